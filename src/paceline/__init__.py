@@ -1,0 +1,38 @@
+"""paceline: know what data-parallel training will cost, then make it cost less.
+
+Public names are imported on first use (PEP 562), so that ``import paceline`` and
+``paceline --help`` cost nothing that they do not need.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from paceline.version import __version__
+
+if TYPE_CHECKING:
+    from paceline.cluster import Cluster, Device, Link, Node, load_cluster
+
+# public name -> the module that defines it
+_HOMES = {
+    "Cluster": "paceline.cluster",
+    "Device": "paceline.cluster",
+    "Link": "paceline.cluster",
+    "Node": "paceline.cluster",
+    "load_cluster": "paceline.cluster",
+}
+
+__all__ = ["Cluster", "Device", "Link", "Node", "__version__", "load_cluster"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'paceline' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
