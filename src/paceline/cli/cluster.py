@@ -1,0 +1,172 @@
+"""``paceline cluster``: the built-in clusters, what is in one, and whether a file is right."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from paceline.cli.frame import JsonFlag, command, console, new_app, print_json
+from paceline.cluster import Cluster, Device, Link, load_cluster, preset_names
+from paceline.cluster.units import (
+    format_bandwidth,
+    format_duration,
+    format_size,
+    format_speed,
+)
+
+app = new_app(help_text="The clusters paceline knows, and your own in TOML files.")
+
+
+@command(app, "list", example="paceline cluster list")
+def list_clusters(as_json: JsonFlag = False) -> None:
+    """List the built-in clusters."""
+    clusters = [load_cluster(name) for name in preset_names()]
+    if as_json:
+        print_json({"clusters": [cluster.to_dict() for cluster in clusters]})
+        return
+    table = _table("name", "nodes", "workers", "device", "inside", "between", "USD/hour")
+    for cluster in clusters:
+        nodes = cluster.nodes
+        _row(
+            table,
+            cluster.name,
+            str(cluster.num_nodes),
+            str(cluster.num_workers),
+            _each(node.device.name for node in nodes),
+            _each(format_bandwidth(node.inside.bandwidth_bytes_per_s) for node in nodes),
+            _each(
+                format_bandwidth(node.between.bandwidth_bytes_per_s, bits=True) for node in nodes
+            ),
+            _price(cluster.price_per_hour),
+        )
+    console().print(table)
+
+
+@command(
+    app,
+    "show",
+    example="paceline cluster show dgx-h200\npaceline cluster show my-cluster.toml --json",
+)
+def show(
+    cluster: Annotated[
+        str, typer.Argument(metavar="NAME_OR_FILE", help="A built-in cluster or a TOML file.")
+    ],
+    as_json: JsonFlag = False,
+) -> None:
+    """Show a cluster: its nodes, links and devices, and where the figures are from."""
+    loaded = load_cluster(cluster)
+    if as_json:
+        print_json(loaded.to_dict())
+        return
+    screen = console()
+    screen.print(Text(loaded.name, style="bold"), end="")
+    screen.print(Text(f": {loaded.description}" if loaded.description else ""))
+    screen.print(Text(_summary(loaded)))
+    for table in (_nodes_table(loaded), _links_table(loaded), _devices_table(loaded)):
+        screen.print()
+        screen.print(table)
+
+
+@command(app, "check", example="paceline cluster check my-cluster.toml")
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A TOML file.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Check a cluster's TOML file; a mistake is named with its key and what is accepted."""
+    cluster = load_cluster(file)
+    if as_json:
+        print_json({"file": str(file), "valid": True, "cluster": cluster.to_dict()})
+        return
+    sys.stdout.write(f"{file} is a valid cluster: {_summary(cluster)}\n")
+
+
+def _summary(cluster: Cluster) -> str:
+    counts = f"{_count(cluster.num_nodes, 'node')}, {_count(cluster.num_workers, 'worker')}"
+    devices = _each((node.device.name for node in cluster.nodes), separator=" and ")
+    price = cluster.price_per_hour
+    return f"{counts}, {devices}, {'price unknown' if price is None else f'{price:.2f} USD/hour'}"
+
+
+def _nodes_table(cluster: Cluster) -> Table:
+    table = _table("node", "count", "workers", "device", "USD/hour", "source")
+    for node in cluster.nodes:
+        price = _price(node.price_per_hour)
+        _row(
+            table,
+            node.name,
+            str(node.count),
+            str(node.workers),
+            node.device.name,
+            price,
+            node.source,
+        )
+    return table
+
+
+def _links_table(cluster: Cluster) -> Table:
+    table = _table("link", "latency", "bandwidth", "per", "source")
+    for node in cluster.nodes:
+        _link_row(table, f"inside {node.name}", node.inside, bits=False)
+        _link_row(table, f"between {node.name}", node.between, bits=True)
+    return table
+
+
+def _link_row(table: Table, name: str, link: Link, *, bits: bool) -> None:
+    _row(
+        table,
+        name,
+        format_duration(link.latency_s),
+        format_bandwidth(link.bandwidth_bytes_per_s, bits=bits),
+        "node" if link.shared else "worker",
+        link.source,
+    )
+
+
+def _devices_table(cluster: Cluster) -> Table:
+    table = _table("device", "memory", "reads", "computes (dense)", "source")
+    for device in {node.device.name: node.device for node in cluster.nodes}.values():
+        _row(
+            table,
+            device.name,
+            format_size(device.memory_bytes),
+            format_bandwidth(device.memory_bandwidth_bytes_per_s),
+            _speeds(device),
+            device.source,
+        )
+    return table
+
+
+def _speeds(device: Device) -> str:
+    return "\n".join(f"{name} {format_speed(speed)}" for name, speed in device.flops.items())
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        # Only the source is prose and may break; a number torn from its unit is hard to read.
+        table.add_column(column, no_wrap=column != "source")
+    return table
+
+
+def _row(table: Table, *cells: str) -> None:
+    # As Text: a name from a user's file is no markup.
+    table.add_row(*(Text(cell) for cell in cells))
+
+
+def _each(values: Iterable[str], *, separator: str = "\n") -> str:
+    """The different values of several kinds of node, in their order."""
+    return separator.join(dict.fromkeys(values))
+
+
+def _price(price_per_hour: float | None) -> str:
+    return "-" if price_per_hour is None else f"{price_per_hour:.2f}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

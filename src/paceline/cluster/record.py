@@ -1,0 +1,43 @@
+"""The base of the cluster's values: frozen, validated, and with errors of one sentence."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+Name = Annotated[str, Field(min_length=1)]
+
+
+class Record(BaseModel):
+    """A value whose fields are checked when it is made and cannot be changed afterwards."""
+
+    # Strict: 8.0 workers, or "8", are mistakes to report and not numbers to repair.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as problem:
+            # pydantic's own text has several lines and an address; ours is one sentence.
+            raise ValueError(_sentence(type(self).__name__, problem)) from None
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed, validated like a new value."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self)(**values | changes)
+
+
+def _sentence(noun: str, problem: ValidationError) -> str:
+    # A misspelt field is reported twice, as missing and as unknown; unknown says more.
+    first = min(problem.errors(include_url=False), key=lambda error: error["type"] == "missing")
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, ValueError):  # raised by one of our own validators
+        return f"{noun}: {cause}"
+    field = ".".join(str(part) for part in first["loc"])
+    message = first["msg"][0].lower() + first["msg"][1:]
+    given = "" if first["type"] in ("missing", "too_short") else f", not {first['input']!r}"
+    return f"{noun}.{field}: {message}{given}"
