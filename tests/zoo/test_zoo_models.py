@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 
 import pytest
 import torch
@@ -85,10 +84,10 @@ def test_parameter_counts_of_the_variants() -> None:
 def test_small_models_are_of_the_intended_size() -> None:
     with torch.device("meta"):
         sizes = {name: num_parameters(zoo.build_model(name)) for name in SMALL}
-        wider = num_parameters(zoo.build_model("small-cnn", width=64))
+        narrower = num_parameters(zoo.build_model("small-cnn", width=35))
     assert 750_000 < sizes["small-cnn"] < 850_000
     assert 400_000 < sizes["small-gpt"] < 800_000
-    assert wider > 3 * sizes["small-cnn"]
+    assert narrower < sizes["small-cnn"] / 3
 
 
 @pytest.mark.parametrize("name", PUBLISHED_GIGA_MACS)
@@ -132,22 +131,6 @@ def test_trains_for_real(name: str) -> None:
     assert before.item() < 2.0 + torch.tensor(float(entry.num_classes)).log().item()
     optimizer.step()
     assert loss_of(model(inputs), targets).item() < before.item()
-
-
-def test_small_cnn_is_cheap() -> None:
-    model = zoo.build_model("small-cnn")
-    inputs, targets = example_batch(zoo.zoo_entry("small-cnn"), batch=32)
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    step_s = []
-    try:
-        for _ in range(20):
-            start = time.perf_counter()
-            torch.autograd.backward(loss_of(model(inputs), targets))
-            step_s.append(time.perf_counter() - start)
-    finally:
-        torch.set_num_threads(num_threads)
-    assert min(step_s) < 0.03  # the least disturbed of the steps: other tests may run beside
 
 
 def test_same_seed_builds_the_same_weights() -> None:

@@ -5,27 +5,29 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from paceline.zoo.layers import ConvNorm, init_convolutional, relu
+from paceline.zoo.layers import ConvNorm, init_convolutional
 
 
 class SmallCNN(nn.Module):
-    """Two convolutions with batch norm and two linear layers.
+    """Four convolutions with batch norm, a mean over the image, and a linear layer.
 
-    Nearly all parameters sit in the first linear layer. That is on purpose: a step costs little
-    compute but moves megabytes of gradients, so that on a slow link communication matters, as
-    it does for a large network on a large cluster. No dropout: equal seeds give equal runs.
+    Compute and communication are in the proportion of a large network on a large cluster: a step
+    of 32 images costs a CPU core about as long as its 3 MB of gradients take at some 100 Mbit/s.
+    No dropout: equal seeds give equal runs.
     """
 
-    def __init__(self, *, num_classes: int = 10, width: int = 32) -> None:
+    def __init__(self, *, num_classes: int = 10, width: int = 70) -> None:
         super().__init__()
-        hidden = 24 * width
         self.features = nn.Sequential(
-            ConvNorm(1, width, 3), ConvNorm(width, 2 * width, 3), nn.MaxPool2d(2)
+            ConvNorm(1, width, 3),
+            ConvNorm(width, 2 * width, 3),
+            nn.MaxPool2d(2),
+            ConvNorm(2 * width, 4 * width, 3),
+            ConvNorm(4 * width, 2 * width, 3),
+            nn.AdaptiveAvgPool2d(1),
         )
-        self.classifier = nn.Sequential(
-            nn.Linear(2 * width * 4 * 4, hidden), relu(), nn.Linear(hidden, num_classes)
-        )
-        init_convolutional(self, linear_std=0.03)  # about 1/√inputs: these layers are narrow
+        self.classifier = nn.Linear(2 * width, num_classes)
+        init_convolutional(self, linear_std=0.03)  # about 1/√inputs: this layer is narrow
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (N, classes) of images (N, 1, 8, 8)."""
@@ -33,6 +35,6 @@ class SmallCNN(nn.Module):
         return logits
 
 
-def small_cnn(*, num_classes: int = 10, width: int = 32) -> SmallCNN:
+def small_cnn(*, num_classes: int = 10, width: int = 70) -> SmallCNN:
     """A CNN for the digits; its parameters grow with the square of ``width``."""
     return SmallCNN(num_classes=num_classes, width=width)

@@ -1,0 +1,89 @@
+"""What every command shares: ``--json`` and ``--debug``, output, and errors as one sentence."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+FAILED = 1
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+
+
+def console() -> Console:
+    """A console for tables and pictures on standard output."""
+    return Console()
+
+
+def stderr_console() -> Console:
+    """A console for progress and notes, so that standard output stays clean for ``--json``."""
+    return Console(stderr=True)
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON object, with no terminal markup, on standard output."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def new_app(*, help_text: str) -> typer.Typer:
+    """A typer application in paceline's manner."""
+    return typer.Typer(
+        help=help_text,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def command(
+    app: typer.Typer, name: str, *, example: str, **settings: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a command on ``app``; its help ends with ``example``, one shell line each."""
+    lines = "\n\n".join(f"  [bold]$[/bold] {line}" for line in example.splitlines())
+    epilog = (
+        f"[bold]Example[/bold]\n\n{lines}\n\n"
+        "[dim]--debug, with any command, shows the traceback of an error.[/dim]"
+    )
+    return app.command(name, epilog=epilog, **settings)
+
+
+def run(app: typer.Typer, arguments: Sequence[str]) -> int:
+    """Run the application and return its exit code; errors become one sentence on stderr."""
+    arguments, debug = _without_debug(arguments)
+    try:
+        result = app(arguments, standalone_mode=False, prog_name="paceline")
+    except (KeyboardInterrupt, typer.Abort):
+        sys.stderr.write("Interrupted.\n")
+        return INTERRUPTED
+    except Exception as problem:
+        if debug:
+            raise
+        return _say(problem)
+    return result if isinstance(result, int) else 0
+
+
+def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
+    """Take ``--debug`` out, wherever it stands before ``--``: what follows is another program's."""
+    own_end = arguments.index("--") if "--" in arguments else len(arguments)
+    own = [argument for argument in arguments[:own_end] if argument != "--debug"]
+    return own + list(arguments[own_end:]), len(own) < own_end
+
+
+def _say(problem: Exception) -> int:
+    is_bad_input = isinstance(problem, (typer.TyperException, ValueError, OSError, ImportError))
+    sentence = (
+        problem.format_message() if isinstance(problem, typer.TyperException) else str(problem)
+    )
+    # A bare group has printed its help, and has nothing to add.
+    if sentence or not is_bad_input:
+        sys.stderr.write(f"Error: {' '.join((sentence or repr(problem)).split())}\n")
+    return BAD_INPUT if is_bad_input else FAILED

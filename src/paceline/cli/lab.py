@@ -1,0 +1,118 @@
+"""``paceline lab``: run a command on an emulated cluster, and check what the emulation does."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from paceline.cli import frame
+
+app = frame.new_app(help_text="Emulated clusters on this machine.")
+
+ClusterOption = Annotated[
+    str | None, typer.Option("--cluster", help="A preset or a TOML file. Default: lab-2x2.")
+]
+NodesOption = Annotated[int | None, typer.Option("--nodes", min=1, help="Number of nodes.")]
+WorkersOption = Annotated[
+    str | None, typer.Option("--workers", help="Workers of every node, or of each: 2 or 2,1.")
+]
+LinkOption = Annotated[
+    str | None, typer.Option("--link", help="Rate of each node's link: 100mbit, '1 Gbit/s'.")
+]
+SlowOption = Annotated[
+    list[str] | None,
+    typer.Option("--slow", metavar="NODE:WORKER=FACTOR", help="Make a worker FACTOR times slower."),
+]
+EmulationOption = Annotated[
+    str, typer.Option("--emulation", help="auto, namespaces (root on Linux) or software.")
+]
+
+
+@frame.command(
+    app,
+    "run",
+    example="paceline lab run --nodes 2 --workers 2 --link 100mbit -- python train.py\n"
+    "paceline lab run --workers 2,1 --slow 1:0=2.0 -- python train.py",
+)
+def run(
+    command: Annotated[list[str], typer.Argument(help="What every worker runs, after --.")],
+    cluster: ClusterOption = None,
+    nodes: NodesOption = None,
+    workers: WorkersOption = None,
+    link: LinkOption = None,
+    slow: SlowOption = None,
+    emulation: EmulationOption = "auto",
+    json: frame.JsonFlag = False,
+) -> None:
+    """Run a command on every worker of an emulated cluster, started by torchrun.
+
+    The exit code is that of the first worker that fails.
+    """
+    import sys
+
+    from paceline.lab.lab import Lab, describe_emulation
+    from paceline.lab.layout import lay_out, parse_slow
+
+    layout = lay_out(cluster=cluster, nodes=nodes, workers=workers, link=link)
+    notes = frame.stderr_console()
+    with Lab(layout, slow=parse_slow(slow or [], layout), emulation=emulation) as lab:
+        notes.print(f"lab: {describe_emulation(lab.emulation)}", style="dim", soft_wrap=True)
+        # With --json, standard output holds the object alone.
+        job = lab.start(command, output=sys.stderr if json else None)
+        code = job.wait()
+    failure = job.first_failure()
+    if failure is not None:
+        place = f"worker {failure.worker} of node {failure.node}"
+        notes.print(f"lab: {place} failed first, with exit code {failure.code}", soft_wrap=True)
+    if json:
+        frame.print_json(
+            {
+                "exit_code": code,
+                "first_failure": None if failure is None else vars(failure),
+                "emulation": lab.emulation,
+                "cluster": layout.to_dict(),
+            }
+        )
+    raise typer.Exit(code)
+
+
+@frame.command(app, "check", example="paceline lab check --nodes 3 --link 100mbit")
+def check(
+    cluster: ClusterOption = None,
+    nodes: NodesOption = None,
+    link: LinkOption = None,
+    emulation: EmulationOption = "auto",
+    json: frame.JsonFlag = False,
+) -> None:
+    """Measure each emulated link: asked-for against measured bandwidth.
+
+    Exit code 1 if a link is more than 7 % off.
+    """
+    from rich.table import Table
+
+    from paceline.cluster.units import format_bandwidth
+    from paceline.lab.check import TOLERANCE, check_links
+    from paceline.lab.lab import choose_emulation, describe_emulation
+    from paceline.lab.layout import lay_out
+
+    layout = lay_out(cluster=cluster, nodes=nodes, link=link)
+    kind = choose_emulation(emulation)
+    notes = frame.stderr_console()
+    notes.print(f"lab: {describe_emulation(kind)}", style="dim", soft_wrap=True)
+    with notes.status("measuring the links"):
+        checks = check_links(layout, emulation=kind)
+    if json:
+        links = [{**vars(one), "deviation": one.deviation} for one in checks]
+        frame.print_json({"links": links, "tolerance": TOLERANCE, "emulation": kind})
+    else:
+        table = Table("link", "asked for", "measured", "deviation", title=f"links ({kind})")
+        for one in checks:
+            table.add_row(
+                f"node {one.source} → node {one.target}",
+                format_bandwidth(one.asked_bytes_per_s, bits=True),
+                format_bandwidth(one.measured_bytes_per_s, bits=True),
+                f"{one.deviation:+.1%}" + ("" if one.is_within_tolerance else "  [red]off[/red]"),
+            )
+        frame.console().print(table)
+    raise typer.Exit(0 if all(one.is_within_tolerance for one in checks) else 1)

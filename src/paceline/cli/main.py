@@ -1,0 +1,43 @@
+"""The ``paceline`` command: puts the commands together. Must not import torch."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from paceline.cli import cluster, frame, lab, race
+from paceline.version import __version__
+
+app = frame.new_app(
+    help_text="Know what data-parallel training will cost before you run it, "
+    "then make it cost less."
+)
+app.add_typer(cluster.app, name="cluster")
+app.add_typer(lab.app, name="lab")
+race.register(app)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        sys.stdout.write(f"paceline {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="The version.")
+    ] = False,
+) -> None:
+    """Know what data-parallel training will cost before you run it, then make it cost less."""
+
+
+def main() -> None:
+    """Entry point of the ``paceline`` command."""
+    sys.exit(frame.run(app, sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""A job on a lab: one torchrun agent a node, started, watched and ended together."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from paceline.lab.enter import NO_NAMESPACE
+
+# How long workers get to end by themselves: after SIGTERM, and after another node's failure, which
+# reaches them as a closed connection and often makes a better error message than a signal.
+_GRACE_S = 8.0
+_FAILURE_GRACE_S = 3.0
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """Where one node's agent runs: its namespace (or none), address and number of workers."""
+
+    namespace: str | None
+    address: str
+    num_workers: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """The first worker that failed: where, and with which exit code."""
+
+    node: int
+    worker: int
+    code: int
+
+
+class Job:
+    """The agents of one job. Ends all of them if one fails, or if leaving by an exception."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        seats: Sequence[Seat],
+        rendezvous_port: int,
+        folder: Path,
+        slow: Mapping[tuple[int, int], float],
+        environment: Mapping[str, str],
+        output: IO[str] | None,
+    ) -> None:
+        self._folder = folder
+        self._agents: list[subprocess.Popen[bytes]] = []
+        try:
+            for index in range(len(seats)):
+                arguments = _agent_command(
+                    index, seats, rendezvous_port, _worker_command(command, folder, slow)
+                )
+                self._agents.append(
+                    subprocess.Popen(
+                        arguments,
+                        env={**os.environ, **environment},
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=output,
+                        # Ctrl-C at a terminal then reaches the lab alone, which ends its agents.
+                        start_new_session=True,
+                    )
+                )
+        except BaseException:
+            self.end()
+            raise
+
+    def wait(self, on_poll: Callable[[], None] = lambda: None) -> int:
+        """Wait for all agents; the exit code of the first worker that failed, or 0.
+
+        ``on_poll`` is called again and again meanwhile.
+        """
+        try:
+            failed_at: float | None = None
+            while any(agent.poll() is None for agent in self._agents):
+                if failed_at is None and any(agent.returncode for agent in self._agents):
+                    failed_at = time.monotonic()
+                if failed_at is not None and time.monotonic() - failed_at > _FAILURE_GRACE_S:
+                    self.end()
+                on_poll()
+                time.sleep(_POLL_S)
+        except BaseException:
+            self.end()
+            raise
+        failure = self.first_failure()
+        if failure is not None:
+            return failure.code
+        return next((_shell_code(agent) for agent in self._agents if agent.returncode), 0)
+
+    def first_failure(self) -> Failure | None:
+        """The failure that came first; those of other workers are usually its consequence."""
+        notes = [json.loads(path.read_text()) for path in self._folder.glob("failure-*.json")]
+        if not notes:
+            return None
+        first = min(notes, key=lambda note: note["monotonic_s"])
+        return Failure(node=first["node"], worker=first["worker"], code=first["code"])
+
+    def end(self) -> None:
+        """SIGTERM to every agent, then SIGKILL to those that do not answer."""
+        for agent in self._agents:
+            if agent.poll() is None:
+                agent.terminate()
+        deadline = time.monotonic() + _GRACE_S
+        for agent in self._agents:
+            try:
+                agent.wait(timeout=max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                # The agent's own session: its keepers, which end their workers when it dies.
+                os.killpg(agent.pid, signal.SIGKILL)
+                agent.wait()
+
+
+def _shell_code(agent: subprocess.Popen[bytes]) -> int:
+    return agent.returncode if agent.returncode >= 0 else 128 - agent.returncode
+
+
+def _worker_command(
+    command: Sequence[str], folder: Path, slow: Mapping[tuple[int, int], float]
+) -> list[str]:
+    slow_arguments = [f"--slow={node}:{worker}={factor}" for (node, worker), factor in slow.items()]
+    keeper = [sys.executable, "-m", "paceline.lab.worker", f"--record={folder}", *slow_arguments]
+    return [*keeper, "--", *command]
+
+
+def _agent_command(
+    index: int, seats: Sequence[Seat], rendezvous_port: int, worker_command: Sequence[str]
+) -> list[str]:
+    seat = seats[index]
+    enter = [sys.executable, "-m", "paceline.lab.enter", seat.namespace or NO_NAMESPACE]
+    torchrun = [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        f"--nnodes={len(seats)}",
+        f"--nproc-per-node={seat.num_workers}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={seats[0].address}:{rendezvous_port}",
+        "--rdzv-id=paceline",
+        # torchrun would compare host names, and all nodes of a lab have the same one.
+        f"--rdzv-conf=is_host={int(index == 0)},join_timeout=120",
+        f"--local-addr={seat.address}",
+        "--max-restarts=0",
+        "--no-python",
+    ]
+    return [*enter, *torchrun, *worker_command]

@@ -1,0 +1,207 @@
+"""An emulated cluster on this machine, on which jobs run."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO, Literal, NoReturn, Self
+
+from paceline.cluster import Cluster
+from paceline.cluster.units import format_bandwidth
+from paceline.lab import network
+from paceline.lab.job import Job, Seat
+from paceline.lab.layout import Slow, link_rates_bytes_per_s
+from paceline.lab.owner import is_orphan, new_lab_name
+
+Emulation = Literal["namespaces", "software"]
+
+# torchrun's own default, which it announces on every start unless the variable is set.
+_THREADS = {"OMP_NUM_THREADS": "1"}
+# Gloo looks up the host name of every peer, in vain in a namespace, and says so each time.
+_QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+_PORT = 29400
+_MOST_RATE_BYTES_PER_S = 1.25e9
+
+
+def choose_emulation(asked: str = "auto") -> Emulation:
+    """How this machine can emulate links: shaped by the kernel, or in software."""
+    if asked not in ("auto", "namespaces", "software"):
+        raise ValueError(f"--emulation {asked} is not known; use auto, namespaces or software")
+    if asked == "software":
+        return "software"
+    possible = _kernel_can_shape()
+    if asked == "namespaces" and not possible:
+        raise ValueError(
+            "--emulation namespaces needs root on Linux and pyroute2 (pip install 'paceline[lab]')"
+        )
+    return "namespaces" if possible else "software"
+
+
+def _kernel_can_shape() -> bool:
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return False
+    return importlib.util.find_spec("pyroute2") is not None and network.can_emulate()
+
+
+def describe_emulation(emulation: Emulation) -> str:
+    """One line for the user: what is real about this lab."""
+    if emulation == "namespaces":
+        return "links shaped by the kernel, one network namespace a node"
+    return (
+        "no root here, or not Linux: links are emulated in software inside paceline's teams; "
+        "other traffic is not slowed"
+    )
+
+
+class Lab:
+    """An emulated cluster; a context manager. Removes what dead labs left before it starts."""
+
+    def __init__(
+        self, cluster: Cluster, *, slow: Slow | None = None, emulation: str = "auto"
+    ) -> None:
+        self.cluster = cluster
+        self.emulation = choose_emulation(emulation)
+        self._slow = slow or {}
+        self._rates = link_rates_bytes_per_s(cluster)
+        if max(self._rates) > _MOST_RATE_BYTES_PER_S:
+            raise ValueError(
+                f"a lab emulates links up to {format_bandwidth(_MOST_RATE_BYTES_PER_S, bits=True)},"
+                f" and {cluster.name!r} asks for {format_bandwidth(max(self._rates), bits=True)}; "
+                "set --link"
+            )
+        self._name = new_lab_name()
+        self._folder = Path(tempfile.gettempdir(), self._name)
+        self._seats: list[Seat] = []
+        self._resources = contextlib.ExitStack()
+        self._num_jobs = 0
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as building:
+            building.enter_context(_signals_as_exits())
+            sweep()
+            self._folder.mkdir()
+            building.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            if self.emulation == "namespaces":
+                links = building.enter_context(network.Network(self._name, self._rates))
+                namespaces: Sequence[str | None] = links.namespaces
+                addresses = [network.node_address(i) for i in range(len(namespaces))]
+            else:
+                namespaces = [None] * len(self._rates)
+                addresses = [_loopback_address(i) for i in range(len(namespaces))]
+            self._seats = [
+                Seat(namespace=namespace, address=address, num_workers=num_workers)
+                for namespace, address, num_workers in zip(
+                    namespaces, addresses, self.cluster.workers_per_node, strict=True
+                )
+            ]
+            self._resources = building.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._resources.close()
+
+    def start(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        output: IO[str] | None = None,
+    ) -> Job:
+        """Start a command on every worker. One job at a time; wait for it before the next."""
+        folder = self._folder / f"job{self._num_jobs}"
+        folder.mkdir()
+        self._num_jobs += 1
+        return Job(
+            command,
+            seats=self._seats,
+            rendezvous_port=_PORT if self.emulation == "namespaces" else _free_port(),
+            folder=folder,
+            slow=self._slow,
+            environment={**_THREADS, **_QUIET, **self._own_environment(folder)}
+            | {name: os.environ[name] for name in (*_THREADS, *_QUIET) if name in os.environ}
+            | dict(environment or {}),
+            output=output,
+        )
+
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        output: IO[str] | None = None,
+    ) -> int:
+        """Run a command on every worker; the exit code of the first that failed, or 0."""
+        return self.start(command, environment=environment, output=output).wait()
+
+    def _own_environment(self, folder: Path) -> dict[str, str]:
+        if self.emulation == "namespaces":
+            interface = network.INTERFACE
+        else:
+            interface = "lo" if sys.platform == "linux" else "lo0"
+        names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+        environment = dict.fromkeys(names, interface) | {"PACELINE_LAB": self.emulation}
+        if self.emulation == "software":
+            from paceline.teams.emulated import ENVIRONMENT_VARIABLE
+
+            links = {"folder": str(folder), "rates_bytes_per_s": self._rates}
+            environment[ENVIRONMENT_VARIABLE] = json.dumps(links)
+        return environment
+
+
+def sweep() -> None:
+    """Remove what labs left whose owner died: namespaces, processes, folders."""
+    if _kernel_can_shape():
+        network.sweep()
+    for folder in Path(tempfile.gettempdir()).iterdir():
+        if is_orphan(folder.name):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _loopback_address(index: int) -> str:
+    """A node's address without namespaces; torchrun orders nodes by it, as text."""
+    # Linux answers on all of 127.0.0.0/8, macOS on 127.0.0.1 alone (order is then by process id).
+    return (
+        f"127.0.{100 + index // 150}.{101 + index % 150}"
+        if sys.platform == "linux"
+        else "127.0.0.1"
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def _signals_as_exits() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP unwind the stack, as Ctrl-C does, so that the lab is removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers
+        return
+
+    def leave(number: int, _frame: FrameType | None) -> NoReturn:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,103 @@
+"""What a lab emulates, put together from a cluster and the changes asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from paceline.cluster import Cluster, Node, load_cluster
+from paceline.cluster.units import parse_bandwidth
+
+DEFAULT_CLUSTER = "lab-2x2"
+
+# Which worker is slower, and how many times: (node, worker) -> factor
+Slow = Mapping[tuple[int, int], float]
+
+
+def lay_out(
+    *,
+    cluster: str | None = None,
+    nodes: int | None = None,
+    workers: str | None = None,
+    link: str | None = None,
+) -> Cluster:
+    """A cluster to emulate: a preset or a file, with other numbers where they are given.
+
+    ``workers`` is a number for every node, or one for each, as in ``"2,1"``.
+    """
+    layout = load_cluster(cluster or DEFAULT_CLUSTER)
+    counts = _worker_counts(workers)
+    if len(counts) > 1:
+        if nodes is not None and nodes != len(counts):
+            raise ValueError(
+                f"--workers {workers} describes {len(counts)} nodes but --nodes says {nodes}; "
+                "give as many numbers as there are nodes, or leave --nodes out"
+            )
+        layout = _with_unequal_workers(layout, counts)
+    else:
+        if nodes is not None:
+            layout = layout.with_nodes(nodes)
+        if counts:
+            layout = layout.with_workers(counts[0])
+    return layout if link is None else layout.with_link(parse_bandwidth(link))
+
+
+def _worker_counts(workers: str | None) -> list[int]:
+    if workers is None:
+        return []
+    try:
+        counts = [int(part) for part in workers.split(",")]
+    except ValueError:
+        counts = [0]
+    if any(count < 1 for count in counts):
+        raise ValueError(
+            f"--workers {workers} is not understood; give a number of at least 1, such as 2, or "
+            "one for each node, such as 2,1"
+        )
+    return counts
+
+
+def _with_unequal_workers(layout: Cluster, counts: Sequence[int]) -> Cluster:
+    if not layout.is_uniform:
+        raise ValueError(
+            f"--workers with several numbers needs a cluster with one kind of node, and "
+            f"{layout.name!r} has {len(layout.nodes)}"
+        )
+    nodes = tuple(
+        layout.nodes[0].replace(name=f"node{i}", count=1, workers=count)
+        for i, count in enumerate(counts)
+    )
+    return layout.replace(nodes=nodes)
+
+
+def parse_slow(texts: Sequence[str], layout: Cluster) -> dict[tuple[int, int], float]:
+    """Slow workers from ``NODE:WORKER=FACTOR``, checked against the cluster they are in."""
+    slow: dict[tuple[int, int], float] = {}
+    for text in ",".join(texts).split(",") if texts else []:
+        try:
+            name, factor_text = text.split("=")
+            node_text, worker_text = name.split(":")
+            node, worker, factor = int(node_text), int(worker_text), float(factor_text)
+        except ValueError:
+            raise ValueError(
+                f"--slow {text} is not understood; write NODE:WORKER=FACTOR, such as 1:0=2.0"
+            ) from None
+        if not 1.0 <= factor <= 100.0:
+            raise ValueError(f"--slow {text}: the factor must lie between 1 and 100")
+        per_node = layout.workers_per_node
+        if not (0 <= node < len(per_node) and 0 <= worker < per_node[node]):
+            raise ValueError(
+                f"--slow {text} names a worker that is not there; nodes and workers count from 0, "
+                f"and the nodes have {', '.join(map(str, per_node))} workers"
+            )
+        slow[node, worker] = factor
+    return slow
+
+
+def link_rate_bytes_per_s(node: Node) -> float:
+    """The rate of a node's link: that of all its workers' links, if each has its own."""
+    return node.between.bandwidth_bytes_per_s * (1 if node.between.shared else node.workers)
+
+
+def link_rates_bytes_per_s(layout: Cluster) -> tuple[float, ...]:
+    """The rate of each physical node's link."""
+    return tuple(link_rate_bytes_per_s(node) for node in layout.nodes for _ in range(node.count))

@@ -1,0 +1,143 @@
+"""Makes and removes an emulated network: a namespace a node, joined by a bridge, links shaped.
+
+Nothing is created in the machine's own namespace: the bridge lives in a namespace too (the
+"switch"), so that labs cannot collide with each other or with the machine's networks.
+
+    node 0 [eth0] ==veth== [port0]  switch  [port1] ==veth== [eth0] node 1
+             tbf ->          <- tbf  [br0]   tbf ->            <- tbf
+
+A token bucket on either end of a veth pair shapes what leaves there, so both directions of a
+node's link run at the rate asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyroute2 import NetNS, netns
+
+from paceline.lab.owner import is_orphan
+
+# Jumbo frames: headers cost 0.7 % instead of 4.3 %, so that the payload rate is the rate asked for.
+_MTU_BYTES = 9000
+# A token bucket forgives idle time up to its burst. A large burst would let small messages pass
+# for nothing; a small one loses time whenever the timer that refills it is late (about 0.1 ms on
+# a busy machine).
+_LEAST_BURST_BYTES = 18_000
+_BURST_S = 250e-6
+# Room for every sender's TCP window: the emulated switch delays, it does not drop.
+_QUEUE_BYTES = 16 << 20
+
+
+def build(switch: str, interface: str, nodes: Sequence[Mapping[str, Any]]) -> None:
+    """Create the switch's namespace and one for each node, joined and shaped."""
+    netns.create(switch)
+    with NetNS(switch) as hub:
+        hub.link("add", ifname="br0", kind="bridge")
+        bridge = hub.link_lookup(ifname="br0")[0]
+        hub.link("set", index=bridge, mtu=_MTU_BYTES, state="up")
+        for index, node in enumerate(nodes):
+            netns.create(node["namespace"])
+            port_name = f"port{index}"
+            peer = {"ifname": interface, "net_ns_fd": node["namespace"]}
+            hub.link("add", ifname=port_name, kind="veth", peer=peer)
+            port = hub.link_lookup(ifname=port_name)[0]
+            hub.link("set", index=port, master=bridge, mtu=_MTU_BYTES, state="up")
+            _shape(hub, port, node["rate_bytes_per_s"])
+            _set_up_node(interface, node)
+
+
+def _set_up_node(interface_name: str, node: Mapping[str, Any]) -> None:
+    with NetNS(node["namespace"]) as namespace:
+        loopback = namespace.link_lookup(ifname="lo")[0]
+        namespace.link("set", index=loopback, state="up")
+        interface = namespace.link_lookup(ifname=interface_name)[0]
+        namespace.link("set", index=interface, mtu=_MTU_BYTES, state="up")
+        namespace.addr("add", index=interface, address=node["address"], prefixlen=16)
+        _shape(namespace, interface, node["rate_bytes_per_s"])
+
+
+def _shape(namespace: NetNS, interface: int, rate_bytes_per_s: float) -> None:
+    burst = max(_LEAST_BURST_BYTES, round(rate_bytes_per_s * _BURST_S))
+    rate = f"{round(rate_bytes_per_s * 8)}bit"
+    namespace.tc("add", "tbf", interface, rate=rate, burst=burst, limit=_QUEUE_BYTES)
+
+
+def remove(namespaces: Sequence[str]) -> None:
+    """End the processes in the namespaces and remove them."""
+    for name in namespaces:
+        _remove_namespace(name)
+
+
+def sweep() -> None:
+    """Remove the namespaces, and end the processes, of labs whose owner died."""
+    remove([name for name in netns.listnetns() if is_orphan(name)])
+
+
+def probe() -> None:
+    """Fail if this process may not create namespaces; leave nothing behind."""
+    name = f"paceline-probe-{os.getpid()}"
+    netns.create(name)
+    _remove_namespace(name)
+
+
+def _remove_namespace(name: str) -> None:
+    _kill_processes_in(name)
+    try:
+        netns.remove(name)
+    except OSError as problem:  # another lab's sweep may have been faster
+        if problem.errno != errno.ENOENT:
+            raise
+
+
+def _kill_processes_in(name: str) -> None:
+    """SIGKILL every process of a namespace, until none is left: they may be forking."""
+    for _ in range(100):
+        pids = _processes_in(name)
+        if not pids:
+            return
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+    raise RuntimeError(f"processes {pids} of the lab's namespace {name} do not end")
+
+
+def _processes_in(name: str) -> list[int]:
+    try:
+        inode = Path(netns.NETNS_RUN_DIR, name).stat().st_ino
+    except FileNotFoundError:
+        return []
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        # A zombie has left its namespaces, and a process may end while we look.
+        with contextlib.suppress(OSError):
+            if (entry / "ns" / "net").stat().st_ino == inode:
+                found.append(int(entry.name))
+    return found
+
+
+def main() -> None:
+    """Do one action with its arguments as JSON."""
+    actions: dict[str, Callable[..., None]] = {
+        "build": build,
+        "remove": remove,
+        "sweep": sweep,
+        "probe": probe,
+    }
+    actions[sys.argv[1]](**json.loads(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    main()

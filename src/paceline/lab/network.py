@@ -1,0 +1,89 @@
+"""The emulated network of one lab, as the lab sees it.
+
+The kernel work is done by :mod:`paceline.lab.namespaces` in a process of its own: it forks, and a
+fork in a process with threads (torch's, a progress bar's) may hang for ever.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+INTERFACE = "eth0"
+_TIMEOUT_S = 60.0
+
+
+def node_address(index: int) -> str:
+    """The address of a node.
+
+    torchrun's rendezvous orders nodes by address *as text*, so every number has three digits.
+    """
+    return f"10.0.{100 + index // 150}.{101 + index % 150}"
+
+
+class Network:
+    """The namespaces of one lab; a context manager that removes them."""
+
+    def __init__(self, lab_name: str, rates_bytes_per_s: Sequence[float]) -> None:
+        self._switch = f"{lab_name}-switch"
+        self._rates = tuple(rates_bytes_per_s)
+        self.namespaces = tuple(f"{lab_name}-node{i}" for i in range(len(self._rates)))
+
+    def __enter__(self) -> Self:
+        nodes = [
+            {"namespace": namespace, "address": node_address(index), "rate_bytes_per_s": rate}
+            for index, (namespace, rate) in enumerate(
+                zip(self.namespaces, self._rates, strict=True)
+            )
+        ]
+        try:
+            _call("build", {"switch": self._switch, "interface": INTERFACE, "nodes": nodes})
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill what still runs in the namespaces and remove them, with all that is in them."""
+        _call("remove", {"namespaces": [*self.namespaces, self._switch]})
+
+
+def sweep() -> None:
+    """Remove the namespaces, and end the processes, of labs whose owner died."""
+    _call("sweep", {})
+
+
+def can_emulate() -> bool:
+    """Whether this process may create namespaces here."""
+    try:
+        _call("probe", {})
+    except OSError:
+        return False
+    return True
+
+
+def _call(action: str, arguments: dict[str, Any]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "paceline.lab.namespaces", action, json.dumps(arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+        # Ctrl-C must not interrupt building or removing half-way.
+        start_new_session=True,
+    )
+    if done.returncode != 0:
+        reason = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no reason given"
+        raise OSError(f"the lab's network could not {action}: {reason}")

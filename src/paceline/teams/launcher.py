@@ -1,0 +1,90 @@
+"""What the launcher says about this worker: torchrun, Slurm, Open MPI, or nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """One worker's place in its job, as its launcher gave it."""
+
+    launcher: str
+    rank: int
+    num_workers: int
+    local_rank: int
+    # Unique to a machine within the job; only compared, never interpreted.
+    node: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Variables:
+    launcher: str
+    rank: str
+    num_workers: str
+    local_rank: str
+    node: str | None
+
+
+# In this order: a torchrun inside a Slurm allocation sees Slurm's variables too, and torchrun's are
+# the ones that describe its workers.
+_LAUNCHERS = (
+    _Variables(
+        launcher="torchrun",
+        rank="RANK",
+        num_workers="WORLD_SIZE",
+        local_rank="LOCAL_RANK",
+        node="GROUP_RANK",
+    ),
+    _Variables(
+        launcher="slurm",
+        rank="SLURM_PROCID",
+        num_workers="SLURM_NTASKS",
+        local_rank="SLURM_LOCALID",
+        node="SLURM_NODEID",
+    ),
+    _Variables(
+        launcher="openmpi",
+        rank="OMPI_COMM_WORLD_RANK",
+        num_workers="OMPI_COMM_WORLD_SIZE",
+        local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
+        # Open MPI numbers no nodes; a node is known by the rank of its first worker, which is this
+        # worker's rank less its local rank (mpirun fills nodes in order by default).
+        node=None,
+    ),
+)
+
+
+def find_place(environment: Mapping[str, str]) -> Place:
+    """This worker's place; a job of one worker where no launcher left its variables."""
+    for names in _LAUNCHERS:
+        if names.rank in environment and names.num_workers in environment:
+            return _read(names, environment)
+    return Place(launcher="none", rank=0, num_workers=1, local_rank=0, node=0)
+
+
+def _read(names: _Variables, environment: Mapping[str, str]) -> Place:
+    def number(name: str) -> int:
+        try:
+            return int(environment[name])
+        except KeyError:
+            raise ValueError(
+                f"{names.launcher} set {names.rank} but not {name}; start the script with "
+                "torchrun, srun or mpirun, or set all of its variables"
+            ) from None
+        except ValueError:
+            raise ValueError(
+                f"{name}={environment[name]!r} is not a whole number; unset it, or start the "
+                "script with torchrun, srun or mpirun"
+            ) from None
+
+    rank, local_rank = number(names.rank), number(names.local_rank)
+    node = rank - local_rank if names.node is None else number(names.node)
+    return Place(
+        launcher=names.launcher,
+        rank=rank,
+        num_workers=number(names.num_workers),
+        local_rank=local_rank,
+        node=node,
+    )

@@ -1,0 +1,72 @@
+"""What a team of workers can do, whatever carries it.
+
+Training algorithms are written against these two classes alone. A team on ``torch.distributed``
+trains; a virtual team tells what the same program would cost.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import torch
+
+Op = Literal["sum", "mean", "max", "min"]
+
+
+class Pending(ABC):
+    """Something under way: a result that will be needed later."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Block until the result is there. Waiting again costs nothing."""
+
+    @abstractmethod
+    def done(self) -> bool:
+        """Whether :meth:`wait` would return at once."""
+
+
+class Team(ABC):
+    """Workers that communicate. All members make the same calls in the same order.
+
+    Tensors are changed in place; they may be read again after the returned :class:`Pending` was
+    waited for.
+    """
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """The number of workers."""
+
+    @property
+    @abstractmethod
+    def rank(self) -> int:
+        """This worker's place in the team, from 0."""
+
+    @abstractmethod
+    def all_reduce(self, tensor: torch.Tensor, op: Op = "sum") -> Pending:
+        """Combine the members' tensors; every member gets the result."""
+
+    @abstractmethod
+    def broadcast(self, tensor: torch.Tensor, source: int) -> Pending:
+        """Give every member the tensor of the member with rank ``source``."""
+
+    @abstractmethod
+    def reduce_scatter(self, output: torch.Tensor, tensor: torch.Tensor, op: Op = "sum") -> Pending:
+        """Combine the members' tensors; each member gets its share, in rank order."""
+
+    @abstractmethod
+    def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> Pending:
+        """Lay the members' tensors one after another, in rank order, in every ``output``."""
+
+    @abstractmethod
+    def send(self, tensor: torch.Tensor, to: int) -> Pending:
+        """Send to the member with rank ``to``, which calls :meth:`receive`."""
+
+    @abstractmethod
+    def receive(self, tensor: torch.Tensor, source: int) -> Pending:
+        """Receive what the member with rank ``source`` sends."""
+
+    @abstractmethod
+    def agree(self, number: float, op: Op = "mean") -> float:
+        """Combine one number of every member and return the result; blocks."""

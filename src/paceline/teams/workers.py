@@ -1,0 +1,149 @@
+"""The teams of one job as one worker sees them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from paceline.teams.emulated import EmulatedTeam, link_of_node
+from paceline.teams.group import GroupTeam
+from paceline.teams.launcher import Place, find_place
+from paceline.teams.team import Team
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workers:
+    """The teams of one job: all workers, those of my machine, and my peers on the others.
+
+    ``across`` holds the workers with my local index, one on each node that has so many. Nodes may
+    have unequal numbers of workers: ``nodes[i]`` are the ranks on node ``i``.
+    """
+
+    world: Team
+    node: Team
+    across: Team
+    nodes: tuple[tuple[int, ...], ...]
+
+    @property
+    def num_nodes(self) -> int:
+        """The number of machines."""
+        return len(self.nodes)
+
+    @property
+    def node_index(self) -> int:
+        """The place of this worker's machine among the machines."""
+        return next(i for i, ranks in enumerate(self.nodes) if self.world.rank in ranks)
+
+    @property
+    def num_shared_indices(self) -> int:
+        """How many local indices every node has: the number of teams that span all nodes."""
+        return min(len(ranks) for ranks in self.nodes)
+
+
+def find_workers(
+    mesh: DeviceMesh | None = None,
+    *,
+    backend: str | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> Workers:
+    """The workers of this job, from a two-dimensional ``mesh`` (nodes x workers) or the launcher.
+
+    Initialises ``torch.distributed`` if the user has not: NCCL for CUDA and Gloo for CPU tensors
+    where there is a GPU for each local worker, Gloo alone otherwise; ``backend`` chooses another.
+    """
+    place = find_place(environment)
+    if not dist.is_initialized():
+        _initialise(place, backend, environment)
+    nodes = _nodes_of_mesh(mesh) if mesh is not None else _nodes_of_job(place)
+    return form_workers(nodes, environment=environment)
+
+
+def form_workers(
+    nodes: Sequence[Sequence[int]], *, environment: Mapping[str, str] = os.environ
+) -> Workers:
+    """Form the teams of a job whose node ``i`` has the ranks ``nodes[i]``. All workers call it."""
+    num_workers = dist.get_world_size()
+    if sorted(rank for ranks in nodes for rank in ranks) != list(range(num_workers)):
+        raise ValueError(
+            f"The nodes {[list(ranks) for ranks in nodes]} must name each of the {num_workers} "
+            "workers of this job exactly once."
+        )
+    most = max(len(ranks) for ranks in nodes)
+    columns = [[ranks[i] for ranks in nodes if i < len(ranks)] for i in range(most)]
+    own_node = next(i for i, ranks in enumerate(nodes) if dist.get_rank() in ranks)
+    link = link_of_node(environment, own_node)
+
+    def team(group: dist.ProcessGroup, ranks: Sequence[int]) -> Team:
+        num_local = len(set(ranks) & set(nodes[own_node]))
+        plain = GroupTeam(group)
+        return (
+            plain
+            if link is None or num_local == len(ranks)
+            else EmulatedTeam(plain, link, num_local)
+        )
+
+    assert dist.group.WORLD is not None
+    node_group = _own_group(nodes)
+    across_group = _own_group(columns)
+    own_column = next(ranks for ranks in columns if dist.get_rank() in ranks)
+    return Workers(
+        world=team(dist.group.WORLD, range(num_workers)),
+        node=team(node_group, nodes[own_node]),
+        across=team(across_group, own_column),
+        nodes=tuple(tuple(ranks) for ranks in nodes),
+    )
+
+
+def _own_group(partition: Sequence[Sequence[int]]) -> dist.ProcessGroup:
+    """Create the groups of a partition of all workers (a collective call); return this worker's."""
+    groups = [list(ranks) for ranks in partition]
+    group, _ = dist.new_subgroups_by_enumeration(groups)  # type: ignore[no-untyped-call]
+    assert isinstance(group, dist.ProcessGroup)
+    return group
+
+
+def _initialise(place: Place, backend: str | None, environment: Mapping[str, str]) -> None:
+    if backend is None:
+        has_gpu = torch.cuda.is_available() and place.local_rank < torch.cuda.device_count()
+        backend = "cpu:gloo,cuda:nccl" if has_gpu else "gloo"
+    if place.num_workers == 1 and "MASTER_ADDR" not in environment:
+        store = torch._C._distributed_c10d.HashStore()
+        dist.init_process_group(backend, store=store, rank=0, world_size=1)
+        return
+    if "MASTER_ADDR" not in environment:
+        raise ValueError(
+            f"{place.launcher} started {place.num_workers} workers but MASTER_ADDR is not set; set "
+            "MASTER_ADDR and MASTER_PORT to the first node's address and a free port"
+        )
+    dist.init_process_group(
+        backend,
+        init_method="env://",
+        rank=place.rank,
+        world_size=place.num_workers,
+        timeout=timedelta(minutes=10),
+    )
+
+
+def _nodes_of_job(place: Place) -> list[list[int]]:
+    """Who sits where: every worker tells its node's number, so nodes may be unequal."""
+    told = torch.zeros(dist.get_world_size(), dtype=torch.int64)
+    told[dist.get_rank()] = place.node
+    dist.all_reduce(told)
+    nodes: dict[int, list[int]] = {}
+    for rank, node in enumerate(told.tolist()):
+        nodes.setdefault(node, []).append(rank)
+    return list(nodes.values())
+
+
+def _nodes_of_mesh(mesh: DeviceMesh) -> list[list[int]]:
+    if mesh.ndim != 2:
+        raise ValueError(
+            f"The mesh has {mesh.ndim} dimensions; give one of two, nodes x workers of a node."
+        )
+    return [[int(rank) for rank in row] for row in mesh.mesh.tolist()]
