@@ -13,6 +13,9 @@ from paceline.version import __version__
 
 if TYPE_CHECKING:
     from paceline.cluster import Cluster, Device, Link, Node, load_cluster
+    from paceline.strategies import Strategy, register_strategy
+    from paceline.teams import Workers, find_workers
+    from paceline.train import Pace, attach
 
 # public name -> the module that defines it
 _HOMES = {
@@ -21,9 +24,28 @@ _HOMES = {
     "Link": "paceline.cluster",
     "Node": "paceline.cluster",
     "load_cluster": "paceline.cluster",
+    "Strategy": "paceline.strategies",
+    "register_strategy": "paceline.strategies",
+    "Workers": "paceline.teams",
+    "find_workers": "paceline.teams",
+    "Pace": "paceline.train",
+    "attach": "paceline.train",
 }
 
-__all__ = ["Cluster", "Device", "Link", "Node", "__version__", "load_cluster"]
+__all__ = [
+    "Cluster",
+    "Device",
+    "Link",
+    "Node",
+    "Pace",
+    "Strategy",
+    "Workers",
+    "__version__",
+    "attach",
+    "find_workers",
+    "load_cluster",
+    "register_strategy",
+]
 
 
 def __getattr__(name: str) -> Any:

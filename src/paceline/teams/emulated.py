@@ -108,6 +108,11 @@ class EmulatedTeam(Team):
         """This worker's place in the team."""
         return self._team.rank
 
+    @property
+    def bytes_handed(self) -> int:
+        """Bytes handed to the team that does the work."""
+        return self._team.bytes_handed
+
     def _paced(self, work: Pending, num_bytes_out_of_node: float) -> Pending:
         end = torch.tensor(
             [self._link.reserve(num_bytes_out_of_node / self._num_local)], dtype=torch.float64

@@ -7,6 +7,10 @@ import torch.distributed as dist
 
 from paceline.teams.team import Op, Pending, Team
 
+# torch 2.13 renamed these two; earlier versions know the old names alone.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 _REDUCE_OPS = {
     "sum": dist.ReduceOp.SUM,
     "mean": dist.ReduceOp.SUM,
@@ -39,6 +43,7 @@ class GroupTeam(Team):
         self.group = group
         self._ranks = dist.get_process_group_ranks(group)
         self._rank = dist.get_rank(group)
+        self._bytes_handed = 0
 
     @property
     def size(self) -> int:
@@ -50,6 +55,15 @@ class GroupTeam(Team):
         """This worker's place in the team."""
         return self._rank
 
+    @property
+    def bytes_handed(self) -> int:
+        """Bytes of tensors handed over so far."""
+        return self._bytes_handed
+
+    def _pending(self, tensor: torch.Tensor, work: dist.Work | None) -> Pending:
+        self._bytes_handed += tensor.nbytes
+        return WorkPending(work)
+
     def all_reduce(self, tensor: torch.Tensor, op: Op = "sum") -> Pending:
         """Combine the members' tensors in place.
 
@@ -58,32 +72,33 @@ class GroupTeam(Team):
         """
         if op == "mean" and self.size > 1:
             tensor.div_(self.size)
-        return WorkPending(dist.all_reduce(tensor, _REDUCE_OPS[op], self.group, async_op=True))
+        work = dist.all_reduce(tensor, _REDUCE_OPS[op], self.group, async_op=True)
+        return self._pending(tensor, work)
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> Pending:
         """Give every member the source's tensor."""
-        return WorkPending(dist.broadcast(tensor, self._ranks[source], self.group, async_op=True))
+        work = dist.broadcast(tensor, self._ranks[source], self.group, async_op=True)
+        return self._pending(tensor, work)
 
     def reduce_scatter(self, output: torch.Tensor, tensor: torch.Tensor, op: Op = "sum") -> Pending:
         """Combine the members' tensors; each gets its share."""
         if op == "mean" and self.size > 1:
             tensor.div_(self.size)
-        work = dist.reduce_scatter_tensor(
-            output, tensor, _REDUCE_OPS[op], self.group, async_op=True
-        )
-        return WorkPending(work)
+        work = _reduce_scatter(output, tensor, _REDUCE_OPS[op], self.group, async_op=True)
+        return self._pending(tensor, work)
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> Pending:
         """Lay the members' tensors one after another."""
-        return WorkPending(dist.all_gather_into_tensor(output, tensor, self.group, async_op=True))
+        work = _all_gather(output, tensor, self.group, async_op=True)
+        return self._pending(tensor, work)
 
     def send(self, tensor: torch.Tensor, to: int) -> Pending:
         """Send to one member."""
-        return WorkPending(dist.isend(tensor, self._ranks[to], self.group))
+        return self._pending(tensor, dist.isend(tensor, self._ranks[to], self.group))
 
     def receive(self, tensor: torch.Tensor, source: int) -> Pending:
         """Receive from one member."""
-        return WorkPending(dist.irecv(tensor, self._ranks[source], self.group))
+        return self._pending(tensor, dist.irecv(tensor, self._ranks[source], self.group))
 
     def agree(self, number: float, op: Op = "mean") -> float:
         """Combine one number of every member."""
@@ -94,9 +109,7 @@ class GroupTeam(Team):
 
 
 def _home_device(group: dist.ProcessGroup) -> torch.device:
-    """Where tensors must live for this group's backend to take them."""
-    return (
-        torch.device("cuda", torch.cuda.current_device())
-        if "nccl" in dist.get_backend(group)
-        else torch.device("cpu")
-    )
+    """Where a tensor must live for the group to take it: the CPU, unless it has no CPU backend."""
+    if "cpu:" in dist.get_backend_config(group):
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())

@@ -43,6 +43,11 @@ class Team(ABC):
     def rank(self) -> int:
         """This worker's place in the team, from 0."""
 
+    @property
+    @abstractmethod
+    def bytes_handed(self) -> int:
+        """Bytes of tensors that this worker has handed to the team so far."""
+
     @abstractmethod
     def all_reduce(self, tensor: torch.Tensor, op: Op = "sum") -> Pending:
         """Combine the members' tensors; every member gets the result."""

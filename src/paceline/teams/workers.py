@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -11,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from paceline.teams.background import Background
 from paceline.teams.emulated import EmulatedTeam, link_of_node
 from paceline.teams.group import GroupTeam
 from paceline.teams.launcher import Place, find_place
@@ -28,7 +31,11 @@ class Workers:
     world: Team
     node: Team
     across: Team
+    background: Background
     nodes: tuple[tuple[int, ...], ...]
+    node_names: tuple[str, ...]
+    clock: Callable[[], float] = time.perf_counter
+    """Seconds since some moment; virtual seconds in a rehearsal."""
 
     @property
     def num_nodes(self) -> int:
@@ -39,6 +46,11 @@ class Workers:
     def node_index(self) -> int:
         """The place of this worker's machine among the machines."""
         return next(i for i, ranks in enumerate(self.nodes) if self.world.rank in ranks)
+
+    @property
+    def node_sizes(self) -> tuple[int, ...]:
+        """The number of workers on each machine."""
+        return tuple(len(ranks) for ranks in self.nodes)
 
     @property
     def num_shared_indices(self) -> int:
@@ -89,15 +101,26 @@ def form_workers(
         )
 
     assert dist.group.WORLD is not None
-    node_group = _own_group(nodes)
-    across_group = _own_group(columns)
     own_column = next(ranks for ranks in columns if dist.get_rank() in ranks)
+    background = Background(
+        node=team(_own_group(nodes), nodes[own_node]),
+        across=team(_own_group(columns), own_column),
+    )
     return Workers(
         world=team(dist.group.WORLD, range(num_workers)),
-        node=team(node_group, nodes[own_node]),
-        across=team(across_group, own_column),
+        node=team(_own_group(nodes), nodes[own_node]),
+        across=team(_own_group(columns), own_column),
+        background=background,
         nodes=tuple(tuple(ranks) for ranks in nodes),
+        node_names=_node_names(nodes),
     )
+
+
+def _node_names(nodes: Sequence[Sequence[int]]) -> tuple[str, ...]:
+    """What to call each node in a message: its number and its host's name."""
+    hosts: list[str] = [""] * dist.get_world_size()
+    dist.all_gather_object(hosts, socket.gethostname())
+    return tuple(f"node {i} ({hosts[ranks[0]]})" for i, ranks in enumerate(nodes))
 
 
 def _own_group(partition: Sequence[Sequence[int]]) -> dist.ProcessGroup:

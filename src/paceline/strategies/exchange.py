@@ -1,0 +1,159 @@
+"""One exchange of parameters between nodes, from its start to its arrival."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from paceline.strategies.layout import FlatLayout
+from paceline.strategies.replica import Replica
+from paceline.strategies.wire import Wire
+from paceline.teams import Pending, Workers
+
+
+class Fragment:
+    """A part of the parameters that is exchanged as a whole: layouts, and a wire for each."""
+
+    def __init__(self, layouts: Sequence[FlatLayout], wires: Sequence[Wire]) -> None:
+        self.layouts = list(layouts)
+        self.wires = list(wires)
+
+
+class Exchange:
+    """Parameters of one fragment, and the buffers, on their way.
+
+    One worker of each node (the ``representative``, by its place in the node) talks to its peers on
+    the other nodes and passes the result on inside its node. All of it runs in the background.
+    """
+
+    def __init__(
+        self,
+        fragment: Fragment,
+        replica: Replica,
+        workers: Workers,
+        *,
+        representative: int,
+        step: int,
+        rate_bytes_per_s: float | None,
+    ) -> None:
+        self.fragment = fragment
+        self.step = step
+        self.sent = [layout.pack() for layout in fragment.layouts]
+        self.mean = [torch.empty_like(flat) for flat in self.sent]
+        self.buffer_layouts = replica.buffer_layouts()
+        self.buffers = [layout.pack() for layout in self.buffer_layouts]
+        self.healthy = torch.ones(workers.num_nodes, device=replica.device)
+        self._buffer_mode = replica.buffer_mode
+        self._workers = workers
+        self._representative = representative
+        self._rate = rate_bytes_per_s
+        self._pending: Pending | None = workers.background.run(self._run, device=replica.device)
+
+    @classmethod
+    def arrived(cls, fragment: Fragment, state: dict[str, Any], workers: Workers) -> Exchange:
+        """An exchange that a checkpoint holds; it had arrived when it was saved."""
+        exchange = cls.__new__(cls)
+        exchange.fragment = fragment
+        exchange.step = state["step"]
+        exchange.sent, exchange.mean = list(state["sent"]), list(state["mean"])
+        exchange.buffer_layouts, exchange.buffers = [], []
+        exchange.healthy = state["healthy"]
+        exchange._workers = workers
+        exchange._pending = None
+        return exchange
+
+    def state_dict(self) -> dict[str, Any]:
+        """The exchange after its arrival, which this waits for.
+
+        Buffers are left out: a checkpoint of the model holds newer ones.
+        """
+        self.wait()
+        return {
+            "step": self.step,
+            "sent": self.sent,
+            "mean": self.mean,
+            "healthy": self.healthy,
+        }
+
+    def wait(self) -> None:
+        """Block until the result is there."""
+        if self._pending is not None:
+            self._pending.wait()
+            self._pending = None
+
+    def done(self) -> bool:
+        """Whether the result is there, on this worker."""
+        return self._pending is None or self._pending.done()
+
+    @property
+    def num_healthy(self) -> int:
+        """How many nodes are in the average."""
+        return int(self.healthy.sum().item())
+
+    @property
+    def is_own_node_healthy(self) -> bool:
+        """Whether this node sent finite values."""
+        return bool(self.healthy[self._workers.node_index].item())
+
+    def report_unhealthy(self) -> None:
+        """Warn about nodes whose values were refused."""
+        names = self._workers.node_names
+        refused = [name for name, ok in zip(names, self.healthy.tolist(), strict=True) if not ok]
+        if refused:
+            warnings.warn(
+                f"non-finite parameters from {', '.join(refused)} were refused in the exchange of "
+                f"step {self.step}; the other nodes' average does not contain them",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _run(self) -> None:
+        is_healthy = all(_is_finite(flat) for flat in self.sent)
+        for wire, flat in zip(self.fragment.wires, self.sent, strict=True):
+            wire.prepare(flat, is_healthy=is_healthy)
+        if self._workers.node.rank == self._representative:
+            self._talk_across(is_healthy)
+        self._pass_on_in_node()
+        for wire, flat in zip(self.fragment.wires, self.mean, strict=True):
+            wire.settle(flat)
+
+    def _talk_across(self, is_healthy: bool) -> None:
+        across = self._workers.background.across
+        self.healthy.zero_()
+        self.healthy[self._workers.node_index] = float(is_healthy)
+        across.all_reduce(self.healthy, "sum").wait()
+        count = max(1, self.num_healthy)
+        for wire, flat in zip(self.fragment.wires, self.mean, strict=True):
+            for index in range(len(wire.chunks)):
+                start_s = self._workers.clock()
+                wire.average(flat, index, across, count)
+                self._keep_rate(flat[wire.chunks[index]].nbytes, start_s)
+        for flat in self.buffers:
+            if self._buffer_mode == "broadcast":
+                across.broadcast(flat, 0).wait()
+            else:
+                across.all_reduce(flat, "mean").wait()
+
+    def _pass_on_in_node(self) -> None:
+        node = self._workers.background.node
+        if node.size == 1:
+            return
+        for flat in (self.healthy, *self.mean, *self.buffers):
+            node.broadcast(flat, self._representative).wait()
+
+    def _keep_rate(self, num_bytes: int, start_s: float) -> None:
+        """Pause after a chunk if a rate was asked for, so that other traffic gets its turn."""
+        if self._rate is not None:
+            took_s = self._workers.clock() - start_s
+            self._workers.background.pause(max(0.0, num_bytes / self._rate - took_s))
+
+
+def _is_finite(flat: torch.Tensor) -> bool:
+    """Whether all values are finite; one pass in the usual case.
+
+    The sum of finite values is finite unless they are enormous, and then each one is looked at.
+    """
+    return bool(flat.sum().isfinite().item()) or bool(flat.isfinite().all().item())

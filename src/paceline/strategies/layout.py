@@ -1,0 +1,60 @@
+"""How a set of tensors lies in one flat tensor, for communication in few, large messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+
+class FlatLayout:
+    """Places for tensors, one after another, in a flat tensor of one type on one device.
+
+    Packing and unpacking are one fused copy, near the speed of memory. The parameters themselves
+    stay where they are: their memory format, their identity and ``state_dict`` are the user's.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor], dtype: torch.dtype) -> None:
+        self.tensors = list(tensors)
+        self.dtype = dtype
+        self.device = tensors[0].device
+        self.numel = sum(tensor.numel() for tensor in tensors)
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of the flat tensor."""
+        return self.numel * self.dtype.itemsize
+
+    def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """The tensors' places in ``flat``, in their shapes."""
+        parts = torch.split(flat, [tensor.numel() for tensor in self.tensors])
+        return [part.view(tensor.shape) for part, tensor in zip(parts, self.tensors, strict=True)]
+
+    def new_flat(self) -> torch.Tensor:
+        """A flat tensor with room for all, not filled."""
+        return torch.empty(self.numel, dtype=self.dtype, device=self.device)
+
+    @torch.no_grad()
+    def pack(self) -> torch.Tensor:
+        """A flat copy of the tensors as they are now."""
+        flat = self.new_flat()
+        torch._foreach_copy_(self.views(flat), self.tensors)
+        return flat
+
+    @torch.no_grad()
+    def unpack(self, flat: torch.Tensor) -> None:
+        """Give the tensors the values in ``flat``."""
+        torch._foreach_copy_(self.tensors, self.views(flat))
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The type in which values of ``dtype`` are averaged: narrow ones would lose the average."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def lay_out(tensors: Iterable[torch.Tensor]) -> list[FlatLayout]:
+    """Layouts for floating-point tensors, one for each device and type of average."""
+    groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault((tensor.device, wide_dtype(tensor.dtype)), []).append(tensor.detach())
+    return [FlatLayout(group, dtype) for (_device, dtype), group in groups.items()]

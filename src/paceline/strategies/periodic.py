@@ -1,0 +1,222 @@
+"""The core that the family of strategies shares.
+
+Inside a node, gradients are averaged at every step. Between nodes, an exchange of parameters starts
+every ``period`` steps and is merged ``delay`` steps later.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+
+from paceline.strategies.exchange import Exchange, Fragment
+from paceline.strategies.merge import MergeName, merge
+from paceline.strategies.outer import OuterNesterov
+from paceline.strategies.replica import Replica, settle_buffers
+from paceline.strategies.strategy import Options, Strategy
+from paceline.strategies.wire import WireName, make_wire
+from paceline.teams import Pending, Workers
+
+
+class PeriodicOptions(Options):
+    """What every strategy with exchanges can be told."""
+
+    wire: WireName = Field("fp32", description="Form in which parameters travel between nodes.")
+    chunk_bytes: int = Field(
+        16 << 20, ge=1, description="An exchange travels in parts of this size."
+    )
+    rate_bytes_per_s: float | None = Field(
+        None, gt=0, description="Most that an exchange may send, to leave the link to others."
+    )
+
+
+class Periodic(Strategy):
+    """Nodes train on their own between exchanges. Subclasses set the numbers below."""
+
+    options_type: ClassVar[type[Options]] = PeriodicOptions
+    options: PeriodicOptions
+
+    period: int = 1
+    """Steps from one exchange of a fragment to its next."""
+    delay: int = 0
+    """Steps from the start of an exchange to its merge; 0 blocks."""
+    merge_rule: MergeName = "mean"
+    keep: float = 0.0
+    """The share of a worker's own parameters under the merge rule ``lerp``."""
+    num_fragments: int = 1
+    late: Literal["wait", "continue"] = "wait"
+    """What to do when an exchange has not arrived after ``delay`` steps."""
+
+    def start(self, replica: Replica, workers: Workers) -> None:
+        """Cut the parameters into fragments; nothing is under way."""
+        super().start(replica, workers)
+        self._num_exchanges = 0
+        self._last_starts = [self._first_offset(i) for i in range(self.num_fragments)]
+        self._in_flight: dict[int, Exchange] = {}
+        self._is_settled = True
+        self.fragments = []
+        self.outers: list[list[OuterNesterov]] = []
+        for layouts in replica.fragments(self.num_fragments):
+            flats = [layout.pack() for layout in layouts]
+            wires = [
+                make_wire(
+                    self.options.wire,
+                    flat,
+                    num_nodes=workers.num_nodes,
+                    chunk_bytes=self.options.chunk_bytes,
+                )
+                for flat in flats
+            ]
+            self.fragments.append(Fragment(layouts, wires))
+            self.outers.append([outer for flat in flats if (outer := self.make_outer(flat))])
+
+    def _first_offset(self, fragment: int) -> int:
+        """Fragments take turns: each starts its share of a period after the one before."""
+        return -(self.period - (fragment + 1) * self.period // self.num_fragments)
+
+    def make_outer(self, values: torch.Tensor) -> OuterNesterov | None:
+        """The outer optimizer of a flat tensor of parameters, if the strategy has one."""
+        return None
+
+    def bucket_ready(self, bucket: torch.Tensor) -> Pending | None:
+        """Average the gradients inside the node."""
+        return self.workers.node.all_reduce(bucket, "mean") if self.workers.node.size > 1 else None
+
+    def after_step(self) -> None:
+        """Merge what has arrived, then start what is due."""
+        super().after_step()
+        if self.workers.num_nodes == 1:
+            return
+        self._is_settled = False
+        for index in sorted(self._in_flight):
+            self._merge_if_arrived(index)
+        for index in range(self.num_fragments):
+            if self.is_due(index):
+                self._exchange(index)
+
+    def is_due(self, fragment: int) -> bool:
+        """Whether an exchange of a fragment starts at this step."""
+        return self.step - self._last_starts[fragment] >= self.period
+
+    def current_delay(self) -> int:
+        """Steps until an exchange that starts now is merged."""
+        return self.delay
+
+    def _exchange(self, index: int) -> None:
+        """Start an exchange. The one before must be over: all nodes then count alike."""
+        if index in self._in_flight:
+            self._merge(index)
+        self._last_starts[index] = self.step
+        # The turn at the front: each local index carries an exchange, then the next one does.
+        turn = self._num_exchanges % self.workers.num_shared_indices
+        self._in_flight[index] = self._begin(self.fragments[index], representative=turn)
+        self._num_exchanges += 1
+        if self.current_delay() == 0:
+            self._merge(index)
+            self._is_settled = not self._in_flight and self.num_fragments == 1
+
+    def _begin(self, fragment: Fragment, *, representative: int) -> Exchange:
+        return Exchange(
+            fragment,
+            self.replica,
+            self.workers,
+            representative=representative,
+            step=self.step,
+            rate_bytes_per_s=self.options.rate_bytes_per_s,
+        )
+
+    def _merge_if_arrived(self, index: int) -> None:
+        exchange = self._in_flight[index]
+        if self.step - exchange.step < self.current_delay():
+            return
+        if self.late == "continue" and not self._has_arrived_in_node(exchange):
+            return
+        self._merge(index)
+
+    def _has_arrived_in_node(self, exchange: Exchange) -> bool:
+        """Whether all workers of this node have the result: they must merge at the same step."""
+        node = self.workers.node
+        arrived = exchange.done()
+        return arrived if node.size == 1 else node.agree(float(arrived), "min") == 1.0
+
+    def _merge(self, index: int) -> None:
+        exchange = self._in_flight.pop(index)
+        start_s = self.workers.clock()
+        exchange.wait()
+        arrived_s = self.workers.clock()
+        self.waiting_s += arrived_s - start_s
+        exchange.report_unhealthy()
+        if exchange.num_healthy > 0:
+            self._take_over(index, exchange)
+        self.merging_s += self.workers.clock() - arrived_s
+
+    def _take_over(self, index: int, exchange: Exchange) -> None:
+        # A node whose parameters are broken has nothing worth keeping.
+        rule = self.merge_rule if exchange.is_own_node_healthy else "mean"
+        for place, layout in enumerate(self.fragments[index].layouts):
+            mean = exchange.mean[place]
+            merge(
+                rule,
+                layout,
+                mean=self.outers[index][place].step(mean) if self.outers[index] else mean,
+                sent=exchange.sent[place],
+                steps_passed=self.step - exchange.step,
+                num_nodes=exchange.num_healthy,
+                keep=self.keep,
+            )
+        for layout, flat in zip(exchange.buffer_layouts, exchange.buffers, strict=True):
+            layout.unpack(flat)
+
+    def finish(self) -> None:
+        """Merge what is under way, then average once more, so that all workers end equal."""
+        for index in sorted(self._in_flight):
+            self._merge(index)
+        if self.workers.num_nodes > 1 and not self._is_settled:
+            for fragment in self.fragments:
+                self._average(fragment)
+        self._is_settled = True
+        settle_buffers(self.replica, self.workers.world)
+
+    def _average(self, fragment: Fragment) -> None:
+        """Replace the parameters by the nodes' average, to the bit the same everywhere."""
+        exchange = self._begin(fragment, representative=0)
+        exchange.wait()
+        exchange.report_unhealthy()
+        if exchange.num_healthy > 0:
+            for layout, mean in zip(fragment.layouts, exchange.mean, strict=True):
+                layout.unpack(mean)
+
+    def status(self) -> dict[str, float]:
+        """The current period and delay."""
+        return {"period": self.period, "delay": self.delay}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Step, rotation, exchanges under way (they are waited for), wires and outer state."""
+        return {
+            **super().state_dict(),
+            "num_exchanges": self._num_exchanges,
+            "last_starts": list(self._last_starts),
+            "is_settled": self._is_settled,
+            "in_flight": {str(i): exchange.state_dict() for i, exchange in self._in_flight.items()},
+            "wires": [[wire.state_dict() for wire in f.wires] for f in self.fragments],
+            "outers": [[outer.state_dict() for outer in outers] for outers in self.outers],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` gave."""
+        super().load_state_dict(state)
+        self._num_exchanges = state["num_exchanges"]
+        self._last_starts = list(state["last_starts"])
+        self._is_settled = state["is_settled"]
+        self._in_flight = {
+            int(i): Exchange.arrived(self.fragments[int(i)], saved, self.workers)
+            for i, saved in state["in_flight"].items()
+        }
+        for fragment, saved_wires in zip(self.fragments, state["wires"], strict=True):
+            for wire, saved in zip(fragment.wires, saved_wires, strict=True):
+                wire.load_state_dict(saved)
+        for outers, saved_outers in zip(self.outers, state["outers"], strict=True):
+            for outer, saved in zip(outers, saved_outers, strict=True):
+                outer.load_state_dict(saved)

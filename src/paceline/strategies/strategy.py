@@ -1,0 +1,79 @@
+"""A training algorithm, written as a sequential program over a worker's teams.
+
+A strategy reacts to four moments of a training loop. It does not know which hardware it runs on,
+nor whether it trains or is rehearsed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+
+from paceline.cluster.record import Record
+from paceline.strategies.replica import Replica
+from paceline.teams import Pending, Workers
+
+
+class Options(Record):
+    """The options of a strategy: validated, with a description each, listed by the CLI."""
+
+
+class Strategy:
+    """Base of all training algorithms. Override the moments that the algorithm needs."""
+
+    options_type: ClassVar[type[Options]] = Options
+    summary: ClassVar[str] = ""
+    """One line for the list of strategies."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = self.options_type(**options)
+        self.step = 0
+        """How many optimizer steps were taken."""
+        self.waiting_s = 0.0
+        """Time spent with nothing to do but wait for other workers."""
+        self.merging_s = 0.0
+        """Time spent on taking over other workers' results."""
+
+    def start(self, replica: Replica, workers: Workers) -> None:
+        """Training begins. All workers have equal parameters and buffers."""
+        self.replica = replica
+        self.workers = workers
+
+    def bucket_ready(self, bucket: torch.Tensor) -> Pending | None:
+        """A flat bucket of gradients is complete: begin to exchange it, in place, or do nothing.
+
+        What is returned is waited for before the gradients are used.
+        """
+        return None
+
+    def gradients_ready(self) -> None:
+        """All gradients are there and exchanged; the optimizer has not stepped yet."""
+
+    def after_step(self) -> None:
+        """The optimizer has stepped."""
+        self.step += 1
+
+    def report(self, metric: float) -> None:
+        """A metric was reported (lower is better); the same value on all workers."""
+
+    def finish(self) -> None:
+        """Training is over: make all workers equal, bit for bit."""
+
+    def status(self) -> dict[str, float]:
+        """Numbers worth watching, such as the current period."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a resumed run needs: plain values and tensors."""
+        return {"step": self.step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` gave."""
+        self.step = state["step"]
+
+    def wait(self, pending: Pending) -> None:
+        """Wait, and count the time as waiting."""
+        start = self.workers.clock()
+        pending.wait()
+        self.waiting_s += self.workers.clock() - start

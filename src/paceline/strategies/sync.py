@@ -1,0 +1,69 @@
+"""Synchronous training: every gradient is averaged over all workers before it is used."""
+
+from __future__ import annotations
+
+import torch
+
+from paceline.strategies.replica import Replica, settle_buffers, start_buffers
+from paceline.strategies.strategy import Strategy
+from paceline.teams import Pending, Workers
+
+
+class Sync(Strategy):
+    """Averages each bucket of gradients over all workers as soon as it is complete."""
+
+    summary = "average every gradient over all workers, as torch's DDP does"
+
+    def bucket_ready(self, bucket: torch.Tensor) -> Pending | None:
+        """Average over all workers."""
+        world = self.workers.world
+        return world.all_reduce(bucket, "mean") if world.size > 1 else None
+
+    def gradients_ready(self) -> None:
+        """Average the buffers as well; the forward pass has changed them."""
+        if self.workers.world.size == 1:
+            return
+        for pending, layout, flat in start_buffers(self.replica, self.workers.world):
+            self.wait(pending)
+            layout.unpack(flat)
+
+    def finish(self) -> None:
+        """Equal gradients keep equal parameters equal; the buffers are left."""
+        settle_buffers(self.replica, self.workers.world)
+
+
+class SyncHierarchical(Sync):
+    """Averages in three steps: inside the node, across nodes, inside the node again.
+
+    Where all nodes have as many workers, each worker carries its own share of the bucket across,
+    so that the node's whole link is used; otherwise the first worker of each node carries all.
+    """
+
+    summary = "average every gradient, first inside each node, then across nodes"
+
+    def start(self, replica: Replica, workers: Workers) -> None:
+        """Find out whether the nodes are equal."""
+        super().start(replica, workers)
+        self._are_nodes_equal = len(set(workers.node_sizes)) == 1
+
+    def bucket_ready(self, bucket: torch.Tensor) -> Pending | None:
+        """Average over all workers, in the background: each step needs the one before."""
+        bucket.div_(self.workers.world.size)
+        return self.workers.background.run(lambda: self._sum(bucket), device=bucket.device)
+
+    def _sum(self, bucket: torch.Tensor) -> None:
+        node, across = self.workers.background.node, self.workers.background.across
+        node.all_reduce(bucket, "sum").wait()
+        if self.workers.num_nodes == 1:
+            return
+        if self._are_nodes_equal:
+            share_numel = -(-bucket.numel() // node.size)
+            shares = torch.nn.functional.pad(bucket, (0, share_numel * node.size - bucket.numel()))
+            own = shares[node.rank * share_numel : (node.rank + 1) * share_numel].clone()
+            across.all_reduce(own, "sum").wait()
+            node.all_gather(shares, own).wait()
+            bucket.copy_(shares[: bucket.numel()])
+        else:
+            if node.rank == 0:
+                across.all_reduce(bucket, "sum").wait()
+            node.broadcast(bucket, 0).wait()

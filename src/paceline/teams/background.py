@@ -1,0 +1,81 @@
+"""Work beside the training: what the workers do together while they compute.
+
+Background work runs in order, on one thread (and on CUDA on one stream) of its own, over teams of
+its own: two threads that call the same team would meet other workers' calls in another order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import torch
+
+from paceline.teams.team import Pending, Team
+
+
+class BackgroundPending(Pending):
+    """A function that runs in the background."""
+
+    def __init__(self, future: Future[torch.cuda.Event | None]) -> None:
+        self._future = future
+
+    def wait(self) -> None:
+        """Block until the function has returned; what it raised is raised here."""
+        event = self._future.result()
+        if event is not None:
+            event.wait()
+
+    def done(self) -> bool:
+        """Whether the function has returned and the device has done its work."""
+        if not self._future.done():
+            return False
+        event = self._future.result()
+        return event is None or bool(event.query())  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Background:
+    """Background work of one worker, and the teams that only it may use."""
+
+    node: Team
+    across: Team
+    _executor: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="paceline-background")
+    )
+    _streams: dict[int, torch.cuda.Stream] = field(default_factory=dict)
+
+    def run(self, work: Callable[[], None], *, device: torch.device) -> Pending:
+        """Run a function after all background work that was asked for before it."""
+        if device.type != "cuda":
+            return BackgroundPending(self._executor.submit(_on_cpu, work))
+        index = torch.cuda.current_device() if device.index is None else device.index
+        stream = self._streams.setdefault(index, torch.cuda.Stream(index))  # type: ignore[no-untyped-call]
+        ready = torch.cuda.current_stream(index).record_event()
+        return BackgroundPending(self._executor.submit(_on_stream, work, stream, ready))
+
+    def pause(self, seconds: float) -> None:
+        """Leave the links to others for a while; called from background work."""
+        time.sleep(seconds)
+
+    def close(self) -> None:
+        """Finish what was asked for and end the thread."""
+        self._executor.shutdown(wait=True)
+
+
+def _on_cpu(work: Callable[[], None]) -> None:
+    # Gradients never flow through communication, and grad mode is a thread's own.
+    with torch.no_grad():
+        work()
+
+
+def _on_stream(
+    work: Callable[[], None], stream: torch.cuda.Stream, ready: torch.cuda.Event
+) -> torch.cuda.Event:
+    with torch.no_grad(), torch.cuda.device(stream.device), torch.cuda.stream(stream):
+        stream.wait_event(ready)
+        work()
+        done: torch.cuda.Event = stream.record_event()
+        return done

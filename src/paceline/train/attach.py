@@ -1,0 +1,70 @@
+"""Bind a strategy to a model and its optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.optim import Optimizer
+
+from paceline.strategies import Strategy, make_strategy
+from paceline.strategies.replica import BufferMode
+from paceline.teams import Workers, find_workers
+from paceline.train.idle import IdlePace
+from paceline.train.monitor import Monitor
+from paceline.train.pace import Pace
+
+
+def attach(
+    model: nn.Module,
+    optimizer: Optimizer,
+    strategy: str | Strategy = "daso",
+    *,
+    workers: Workers | DeviceMesh | None = None,
+    buffers: BufferMode = "mean",
+    metric: Callable[[], float] | None = None,
+    report_every: int = 100,
+    tensorboard: str | Path | None = None,
+    enabled: bool = True,
+    **options: Any,
+) -> Pace:
+    """Train ``model`` data-parallel with a strategy. Nothing else in the loop changes.
+
+    Args:
+        model: Any module; it keeps its class and its state-dict keys. Move it to its device first.
+        optimizer: Any optimizer over the model's parameters.
+        strategy: A name (``paceline strategies`` lists them) or a strategy object.
+        workers: The workers of the job. By default they are found from the launcher (torchrun,
+            Slurm, Open MPI); a two-dimensional ``DeviceMesh``, nodes x workers, also tells.
+        buffers: What becomes of batch-norm statistics and other buffers at exchanges: ``"mean"``
+            averages them, ``"broadcast"`` takes those of the first worker, ``"keep"`` leaves each
+            worker its own.
+        metric: Called every ``report_every`` steps instead of ``pace.report``.
+        report_every: Steps between calls of ``metric``.
+        tensorboard: A folder for TensorBoard; the first worker writes.
+        enabled: ``False`` makes everything a no-op, so that one script serves both.
+        **options: The strategy's options.
+
+    """
+    if not enabled:
+        return IdlePace(model, optimizer)
+    if buffers not in ("mean", "keep", "broadcast"):
+        raise ValueError(f"buffers={buffers!r} is not known; use 'mean', 'keep' or 'broadcast'")
+    if report_every < 1:
+        raise ValueError(f"report_every={report_every} must be at least 1")
+    chosen = make_strategy(strategy, **options)
+    if not isinstance(workers, Workers):
+        workers = find_workers(workers)
+    return Pace(
+        model,
+        optimizer,
+        chosen,
+        workers,
+        buffers=buffers,
+        metric=metric,
+        report_every=report_every,
+        monitor=Monitor(tensorboard if workers.world.rank == 0 else None),
+    )

@@ -1,0 +1,140 @@
+"""Gradients in flat buckets, handed to the strategy as they become complete.
+
+Buckets fill in the order in which the backward pass computes gradients, about the reverse of the
+model's. The first is small, so that communication begins early (as in torch's DDP; Li et al. 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import nn
+
+from paceline.teams import Pending
+
+FIRST_BUCKET_BYTES = 1 << 20
+BUCKET_BYTES = 25 << 20
+
+OnBucketReady = Callable[[torch.Tensor], Pending | None]
+
+
+class Bucket:
+    """Gradients of some parameters, one after another in a flat tensor.
+
+    Behind the gradients lies one number for each parameter: 1 if this worker has a gradient for
+    it, else 0. Averaged with the rest, it tells whether *any* worker has one. A parameter that
+    nobody used then keeps no gradient, as in a single process, and is not decayed or moved.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self.parameters = list(parameters)
+        sizes = [p.numel() for p in parameters]
+        first = parameters[0]
+        self.flat = torch.zeros(sum(sizes) + len(sizes), dtype=first.dtype, device=first.device)
+        *grads, self._used = torch.split(self.flat, [*sizes, len(sizes)])
+        # In the parameter's own memory format, so that the optimizer's kernels stay fast.
+        self.views = [_view_like(grad, p) for grad, p in zip(grads, parameters, strict=True)]
+        self.waiting_for = set(parameters)
+        self.pending: Pending | None = None
+
+    def collect(self) -> list[int]:
+        """Move every gradient into the bucket, if it is not there yet; the places without one."""
+        missing = []
+        self._used.fill_(1.0)
+        for place, (parameter, view) in enumerate(zip(self.parameters, self.views, strict=True)):
+            if parameter.grad is None:
+                missing.append(place)
+                view.zero_()
+            elif parameter.grad is not view:
+                view.copy_(parameter.grad)
+                parameter.grad = view
+        if missing:
+            self._used[missing] = 0.0
+        return missing
+
+    def give_back(self, missing: Iterable[int]) -> None:
+        """Give parameters without an own gradient the others' average, if there is one."""
+        for place in missing:
+            if self._used[place].item() != 0.0:
+                self.parameters[place].grad = self.views[place]
+
+    def reset(self) -> None:
+        """Get ready for the next backward pass."""
+        self.waiting_for = set(self.parameters)
+        self.pending = None
+
+
+def _view_like(flat: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    # empty_like keeps the strides of a tensor without gaps, and of no other.
+    strides = torch.empty_like(parameter, device="meta").stride()
+    return flat.as_strided(parameter.shape, strides, flat.storage_offset())
+
+
+class Buckets:
+    """All buckets of a model. Launches them in the same order on every worker."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], on_ready: OnBucketReady) -> None:
+        self.buckets = [Bucket(group) for group in group_parameters(parameters)]
+        self._home = {
+            parameter: bucket for bucket in self.buckets for parameter in bucket.parameters
+        }
+        self._on_ready = on_ready
+        self._num_launched = 0
+        self._missing: dict[int, list[int]] = {}
+
+    def gradient_ready(self, parameter: nn.Parameter) -> None:
+        """A gradient is complete; launch its bucket if that was the last, and those behind it."""
+        bucket = self._home[parameter]
+        if parameter not in bucket.waiting_for:
+            raise RuntimeError(
+                "a parameter's gradient was completed twice in one backward pass, as happens with "
+                "torch.utils.checkpoint(use_reentrant=True) and shared parameters; use "
+                "use_reentrant=False"
+            )
+        bucket.waiting_for.remove(parameter)
+        # Never before an earlier bucket: workers may compute gradients in different orders, and
+        # must not meet in different collectives.
+        while (
+            self._num_launched < len(self.buckets)
+            and not self.buckets[self._num_launched].waiting_for
+        ):
+            self._launch()
+
+    def _launch(self) -> None:
+        bucket = self.buckets[self._num_launched]
+        missing = bucket.collect()
+        if missing:
+            self._missing[self._num_launched] = missing
+        bucket.pending = self._on_ready(bucket.flat)
+        self._num_launched += 1
+
+    def complete(self, wait: Callable[[Pending], None]) -> None:
+        """The backward pass is over: launch what is left, and wait for all."""
+        while self._num_launched < len(self.buckets):
+            self._launch()
+        for index, bucket in enumerate(self.buckets):
+            if bucket.pending is not None:
+                wait(bucket.pending)
+            bucket.give_back(self._missing.get(index, ()))
+            bucket.reset()
+        self._num_launched = 0
+        self._missing.clear()
+
+
+def group_parameters(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Parameters in reverse order, cut into groups of about a bucket's size, one type each."""
+    groups: list[list[nn.Parameter]] = []
+    open_groups: dict[tuple[torch.dtype, torch.device], tuple[list[nn.Parameter], int]] = {}
+    for parameter in reversed(parameters):
+        key = (parameter.dtype, parameter.device)
+        group, num_bytes = open_groups.get(key, ([], 0))
+        group.append(parameter)
+        num_bytes += parameter.nbytes
+        limit = BUCKET_BYTES if groups else FIRST_BUCKET_BYTES
+        if num_bytes >= limit:
+            groups.append(group)
+            open_groups.pop(key, None)
+        else:
+            open_groups[key] = (group, num_bytes)
+    return groups + [group for group, _ in open_groups.values()]
