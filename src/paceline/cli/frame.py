@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -66,7 +67,7 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
         return INTERRUPTED
     except Exception as problem:
         if debug:
-            raise
+            traceback.print_exc()
         return _say(problem)
     return result if isinstance(result, int) else 0
 

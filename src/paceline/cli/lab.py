@@ -61,7 +61,7 @@ def run(
         # With --json, standard output holds the object alone.
         job = lab.start(command, output=sys.stderr if json else None)
         code = job.wait()
-    failure = job.first_failure()
+        failure = job.first_failure()
     if failure is not None:
         place = f"worker {failure.worker} of node {failure.node}"
         notes.print(f"lab: {place} failed first, with exit code {failure.code}", soft_wrap=True)

@@ -1,7 +1,7 @@
-"""Start a command in a lab's namespace: ``python -m paceline.lab.enter NAMESPACE COMMAND…``.
+"""Start an agent in a lab's namespace: ``python -m paceline.lab.enter PARENT NAMESPACE COMMAND…``.
 
 The command also ends when the lab does, however the lab ends: the kernel sends it SIGTERM when its
-parent dies (prctl(2), PR_SET_PDEATHSIG). torchrun answers SIGTERM by ending its workers.
+parent, process PARENT, dies. torchrun answers SIGTERM by ending its workers.
 """
 
 from __future__ import annotations
@@ -11,24 +11,31 @@ import os
 import signal
 import sys
 
-_PR_SET_PDEATHSIG = 1
+# Lets the agent's children know their parent, which has this process's id.
+AGENT_VARIABLE = "PACELINE_LAB_AGENT"
 NO_NAMESPACE = "-"
+_PR_SET_PDEATHSIG = 1
 
 
-def end_with_parent(signal_number: int) -> None:
+def end_with_parent(parent: int, signal_number: int) -> None:
     """Ask the kernel to send this process a signal when its parent ends (Linux; else nothing)."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
+        # The kernel tells of deaths to come. For a parent that is already dead, tell ourselves.
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal_number)
 
 
 def main() -> None:
     """Enter the namespace, then become the command."""
-    namespace, *command = sys.argv[1:]
+    parent, namespace, *command = sys.argv[1:]
+    end_with_parent(int(parent), signal.SIGTERM)
     if namespace != NO_NAMESPACE:
         from pyroute2 import netns
 
-        netns.setns(namespace)
-    end_with_parent(signal.SIGTERM)
+        # Not O_CREAT, the default: a namespace that was swept must stay so.
+        netns.setns(namespace, flags=os.O_RDONLY)
+    os.environ[AGENT_VARIABLE] = str(os.getpid())
     os.execvp(command[0], command)
 
 

@@ -83,8 +83,9 @@ class Job:
         """
         try:
             failed_at: float | None = None
-            while any(agent.poll() is None for agent in self._agents):
-                if failed_at is None and any(agent.returncode for agent in self._agents):
+            # Every agent is asked each time: one that still runs must not hide one that failed.
+            while None in (codes := [agent.poll() for agent in self._agents]):
+                if failed_at is None and any(codes):
                     failed_at = time.monotonic()
                 if failed_at is not None and time.monotonic() - failed_at > _FAILURE_GRACE_S:
                     self.end()
@@ -130,16 +131,20 @@ def _worker_command(
 ) -> list[str]:
     slow_arguments = [f"--slow={node}:{worker}={factor}" for (node, worker), factor in slow.items()]
     keeper = [sys.executable, "-m", "paceline.lab.worker", f"--record={folder}", *slow_arguments]
-    return [*keeper, "--", *command]
+    # torchrun fills in string.Template's placeholders, but a shell's $$ is the shell's.
+    return [*keeper, "--", *(argument.replace("$", "$$") for argument in command)]
 
 
 def _agent_command(
     index: int, seats: Sequence[Seat], rendezvous_port: int, worker_command: Sequence[str]
 ) -> list[str]:
     seat = seats[index]
-    enter = [sys.executable, "-m", "paceline.lab.enter", seat.namespace or NO_NAMESPACE]
+    enter = [
+        *(sys.executable, "-m", "paceline.lab.enter"),
+        *(str(os.getpid()), seat.namespace or NO_NAMESPACE),
+    ]
     torchrun = [
-        *(sys.executable, "-m", "torch.distributed.run"),
+        *(sys.executable, "-m", "paceline.lab.agent"),
         f"--nnodes={len(seats)}",
         f"--nproc-per-node={seat.num_workers}",
         "--rdzv-backend=c10d",

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import json
 import os
 import shutil
-import signal
 import socket
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import IO, Literal, NoReturn, Self
+from types import TracebackType
+from typing import IO, Literal, Self
 
 from paceline.cluster import Cluster
 from paceline.cluster.units import format_bandwidth
-from paceline.lab import network
+from paceline.lab import network, processes
 from paceline.lab.job import Job, Seat
 from paceline.lab.layout import Slow, link_rates_bytes_per_s
 from paceline.lab.owner import is_orphan, new_lab_name
+from paceline.lab.signals import signals_as_exits
 
 Emulation = Literal["namespaces", "software"]
 
@@ -48,6 +48,7 @@ def choose_emulation(asked: str = "auto") -> Emulation:
     return "namespaces" if possible else "software"
 
 
+@functools.cache
 def _kernel_can_shape() -> bool:
     if sys.platform != "linux" or os.geteuid() != 0:
         return False
@@ -59,8 +60,8 @@ def describe_emulation(emulation: Emulation) -> str:
     if emulation == "namespaces":
         return "links shaped by the kernel, one network namespace a node"
     return (
-        "no root here, or not Linux: links are emulated in software inside paceline's teams; "
-        "other traffic is not slowed"
+        "links emulated in software, inside paceline's teams; other traffic is not slowed "
+        "(the kernel shapes links for root on Linux)"
     )
 
 
@@ -88,7 +89,7 @@ class Lab:
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as building:
-            building.enter_context(_signals_as_exits())
+            building.enter_context(signals_as_exits())
             sweep()
             self._folder.mkdir()
             building.callback(shutil.rmtree, self._folder, ignore_errors=True)
@@ -97,6 +98,7 @@ class Lab:
                 namespaces: Sequence[str | None] = links.namespaces
                 addresses = [network.node_address(i) for i in range(len(namespaces))]
             else:
+                building.callback(processes.end_processes, self._name)
                 namespaces = [None] * len(self._rates)
                 addresses = [_loopback_address(i) for i in range(len(namespaces))]
             self._seats = [
@@ -123,7 +125,16 @@ class Lab:
         environment: Mapping[str, str] | None = None,
         output: IO[str] | None = None,
     ) -> Job:
-        """Start a command on every worker. One job at a time; wait for it before the next."""
+        """Start a command on every worker. One job at a time; wait for it before the next.
+
+        ``python`` is the one that paceline itself runs on, whatever the shell would find.
+        """
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        if shutil.which(command[0], path=path) is None:
+            raise ValueError(
+                f"there is no command {command[0]!r} to run; give a program, such as python, "
+                "and its arguments after --"
+            )
         folder = self._folder / f"job{self._num_jobs}"
         folder.mkdir()
         self._num_jobs += 1
@@ -133,7 +144,7 @@ class Lab:
             rendezvous_port=_PORT if self.emulation == "namespaces" else _free_port(),
             folder=folder,
             slow=self._slow,
-            environment={**_THREADS, **_QUIET, **self._own_environment(folder)}
+            environment={**_THREADS, **_QUIET, **self._own_environment(folder), "PATH": path}
             | {name: os.environ[name] for name in (*_THREADS, *_QUIET) if name in os.environ}
             | dict(environment or {}),
             output=output,
@@ -155,7 +166,11 @@ class Lab:
         else:
             interface = "lo" if sys.platform == "linux" else "lo0"
         names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
-        environment = dict.fromkeys(names, interface) | {"PACELINE_LAB": self.emulation}
+        environment = dict.fromkeys(names, interface)
+        environment |= {
+            processes.ENVIRONMENT_VARIABLE: self._name,
+            "PACELINE_LAB": self.emulation,
+        }
         if self.emulation == "software":
             from paceline.teams.emulated import ENVIRONMENT_VARIABLE
 
@@ -166,6 +181,7 @@ class Lab:
 
 def sweep() -> None:
     """Remove what labs left whose owner died: namespaces, processes, folders."""
+    processes.end_orphans()
     if _kernel_can_shape():
         network.sweep()
     for folder in Path(tempfile.gettempdir()).iterdir():
@@ -187,21 +203,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-@contextlib.contextmanager
-def _signals_as_exits() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP unwind the stack, as Ctrl-C does, so that the lab is removed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set handlers
-        return
-
-    def leave(number: int, _frame: FrameType | None) -> NoReturn:
-        sys.exit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

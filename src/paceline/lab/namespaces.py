@@ -16,16 +16,15 @@ import contextlib
 import errno
 import json
 import os
-import signal
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pyroute2 import NetNS, netns
 
-from paceline.lab.owner import is_orphan
+from paceline.lab.owner import is_orphan, new_lab_name
+from paceline.lab.processes import kill_all
 
 # Jumbo frames: headers cost 0.7 % instead of 4.3 %, so that the payload rate is the rate asked for.
 _MTU_BYTES = 9000
@@ -85,13 +84,13 @@ def sweep() -> None:
 
 def probe() -> None:
     """Fail if this process may not create namespaces; leave nothing behind."""
-    name = f"paceline-probe-{os.getpid()}"
+    name = f"{new_lab_name()}-probe"
     netns.create(name)
     _remove_namespace(name)
 
 
 def _remove_namespace(name: str) -> None:
-    _kill_processes_in(name)
+    kill_all(lambda: _processes_in(name))
     try:
         netns.remove(name)
     except OSError as problem:  # another lab's sweep may have been faster
@@ -99,31 +98,16 @@ def _remove_namespace(name: str) -> None:
             raise
 
 
-def _kill_processes_in(name: str) -> None:
-    """SIGKILL every process of a namespace, until none is left: they may be forking."""
-    for _ in range(100):
-        pids = _processes_in(name)
-        if not pids:
-            return
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.02)
-    raise RuntimeError(f"processes {pids} of the lab's namespace {name} do not end")
-
-
 def _processes_in(name: str) -> list[int]:
     try:
-        inode = Path(netns.NETNS_RUN_DIR, name).stat().st_ino
+        namespace = Path(netns.NETNS_RUN_DIR, name).stat()
     except FileNotFoundError:
         return []
     found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
+    for entry in Path("/proc").glob("[0-9]*"):
         # A zombie has left its namespaces, and a process may end while we look.
         with contextlib.suppress(OSError):
-            if (entry / "ns" / "net").stat().st_ino == inode:
+            if os.path.samestat((entry / "ns" / "net").stat(), namespace):
                 found.append(int(entry.name))
     return found
 

@@ -7,11 +7,15 @@ fork in a process with threads (torch's, a progress bar's) may hang for ever.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
+
+from paceline.lab import processes
+from paceline.lab.signals import signals_later
 
 INTERFACE = "eth0"
 _TIMEOUT_S = 60.0
@@ -29,6 +33,7 @@ class Network:
     """The namespaces of one lab; a context manager that removes them."""
 
     def __init__(self, lab_name: str, rates_bytes_per_s: Sequence[float]) -> None:
+        self._lab_name = lab_name
         self._switch = f"{lab_name}-switch"
         self._rates = tuple(rates_bytes_per_s)
         self.namespaces = tuple(f"{lab_name}-node{i}" for i in range(len(self._rates)))
@@ -41,7 +46,12 @@ class Network:
             )
         ]
         try:
-            _call("build", {"switch": self._switch, "interface": INTERFACE, "nodes": nodes})
+            _call(
+                "build",
+                {"switch": self._switch, "interface": INTERFACE, "nodes": nodes},
+                # If this process dies meanwhile, the next lab must not sweep too early.
+                environment={processes.ENVIRONMENT_VARIABLE: self._lab_name},
+            )
         except BaseException:
             self.close()
             raise
@@ -56,12 +66,14 @@ class Network:
         self.close()
 
     def close(self) -> None:
-        """Kill what still runs in the namespaces and remove them, with all that is in them."""
-        _call("remove", {"namespaces": [*self.namespaces, self._switch]})
+        """End the lab's processes and remove the namespaces, with all that is in them."""
+        with signals_later():
+            processes.end_processes(self._lab_name)
+            _call("remove", {"namespaces": [*self.namespaces, self._switch]})
 
 
 def sweep() -> None:
-    """Remove the namespaces, and end the processes, of labs whose owner died."""
+    """Remove the namespaces, and what runs in them, of labs whose owner died."""
     _call("sweep", {})
 
 
@@ -74,9 +86,12 @@ def can_emulate() -> bool:
     return True
 
 
-def _call(action: str, arguments: dict[str, Any]) -> None:
+def _call(
+    action: str, arguments: dict[str, Any], environment: Mapping[str, str] | None = None
+) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "paceline.lab.namespaces", action, json.dumps(arguments)],
+        env={**os.environ, **(environment or {})},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from paceline.lab.enter import end_with_parent
+from paceline.lab.enter import AGENT_VARIABLE, end_with_parent
 
 # Short against a training step, long against the cost of a signal.
 _SLOWING_PERIOD_S = 0.02
@@ -36,15 +36,24 @@ class Keeper:
 
     def __init__(self, command: list[str]) -> None:
         self._ending = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
+        keeper = os.getpid()
+
+        def before_command() -> None:
+            os.setpgid(0, 0)
+            # The keeper may be killed with SIGKILL, and can then pass on nothing.
+            end_with_parent(keeper, signal.SIGKILL)
+
         self.process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            preexec_fn=_before_command,
+            preexec_fn=before_command,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
+        # Not before: the handler needs the process. A keeper that a signal ends until here takes
+        # the command with it.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
 
     def _signal_group(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -103,12 +112,6 @@ def _write_all(target: int, data: bytes) -> None:
         data = data[os.write(target, data) :]
 
 
-def _before_command() -> None:
-    os.setpgid(0, 0)
-    # The keeper may be killed with SIGKILL, and can then pass on nothing.
-    end_with_parent(signal.SIGKILL)
-
-
 def _record_failure(folder: Path, code: int) -> None:
     """Note the time of a failure, so that the lab can tell the first from those it caused."""
     node, worker = os.environ["GROUP_RANK"], os.environ["LOCAL_RANK"]
@@ -126,7 +129,7 @@ def _shell_code(returncode: int) -> int:
 
 def main() -> None:
     """Keep one worker."""
-    end_with_parent(signal.SIGTERM)
+    end_with_parent(int(os.environ[AGENT_VARIABLE]), signal.SIGTERM)
     parser = argparse.ArgumentParser()
     parser.add_argument("--record", type=Path, required=True)
     parser.add_argument("--slow", action="append", default=[], metavar="NODE:WORKER=FACTOR")
