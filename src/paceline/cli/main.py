@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from paceline.cli import cluster, frame, lab, race
+from paceline.cli import cluster, frame, lab, race, strategies
 from paceline.version import __version__
 
 app = frame.new_app(
@@ -17,6 +17,7 @@ app = frame.new_app(
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(lab.app, name="lab")
 race.register(app)
+strategies.register(app)
 
 
 def _print_version(value: bool) -> None:

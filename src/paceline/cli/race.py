@@ -33,14 +33,22 @@ def register(app: typer.Typer) -> None:
     frame.command(
         app,
         "race",
-        example="paceline race\npaceline race --link 1gbit --nodes 3 --epochs 3 --json",
+        example="paceline race\npaceline race --link 1gbit --nodes 3 --epochs 3 --json\n"
+        "paceline race --strategies ddp,daso --option daso.period=8 --option daso.wire=int8",
     )(race)
 
 
 def race(
     strategies: Annotated[
         str, typer.Option("--strategies", help="What to race, with commas between.")
-    ] = "ddp,floor",
+    ] = "ddp,daso,floor",
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Also race other libraries' strategies.")
+    ] = False,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="NAME.KEY=VALUE", help="A strategy's option."),
+    ] = None,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Passes over the data.")] = 5,
     seed: Annotated[int, typer.Option("--seed", help="Of weights, split and shuffle.")] = 0,
     model: Annotated[str, typer.Option("--model", help="A small model of the zoo.")] = "small-cnn",
@@ -72,11 +80,14 @@ def race(
     from paceline.lab.entry import entry_maker
     from paceline.lab.lab import choose_emulation, describe_emulation
     from paceline.lab.layout import lay_out, parse_slow
+    from paceline.lab.peers import PEERS
     from paceline.lab.race import run_race
     from paceline.lab.task import RaceSettings, count_steps
     from paceline.zoo import default_data_for, load_data, zoo_entry
 
     names = [name.strip() for name in strategies.split(",") if name.strip()]
+    if peers:
+        names += [name for name in PEERS if name not in names]
     if not names:
         raise ValueError("--strategies is empty; name at least one, such as ddp")
     for name in names:
@@ -98,6 +109,7 @@ def race(
         learning_rate=learning_rate,
         target=_DEFAULT_TARGETS[data_name] if target is None else target,
         seed=seed,
+        options=_parse_options(option or [], names),
     )
     num_steps = count_steps(settings, len(data_set.train), layout.num_workers)
     kind = choose_emulation(emulation)
@@ -119,6 +131,29 @@ def race(
         return
     frame.console().print(_table(outcome))
     typer.echo(f"Results and logs: {folder / 'race.json'}")
+
+
+def _parse_options(texts: list[str], names: list[str]) -> dict[str, dict[str, Any]]:
+    """Options of strategies from ``NAME.KEY=VALUE``, checked by the strategy itself."""
+    import json
+
+    from paceline.strategies import make_strategy, strategy_names
+
+    options: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        place, _, value = text.partition("=")
+        name, _, key = place.partition(".")
+        if not value or not key:
+            raise ValueError(f"--option {text} is not understood; write daso.period=8")
+        if name not in names or name not in strategy_names():
+            raise ValueError(f"--option {text}: {name!r} is not one of the strategies that race")
+        try:
+            options.setdefault(name, {})[key] = json.loads(value)
+        except json.JSONDecodeError:
+            options.setdefault(name, {})[key] = value
+    for name, values in options.items():
+        make_strategy(name, **values)
+    return options
 
 
 class _LiveProgress:

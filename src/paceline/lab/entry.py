@@ -4,8 +4,8 @@
 
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,32 +16,46 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from paceline.strategies import strategy_class, strategy_names
 from paceline.teams import Team, Workers
 from paceline.teams.emulated import EmulatedTeam
 from paceline.teams.group import GroupTeam
+from paceline.train import attach
 
 CommunicationHook = Callable[[Any, GradBucket], Future[torch.Tensor]]
 
 
-class Entry(ABC):
-    """One way to train. The race's loop calls ``network`` and the moments below."""
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What every entry starts from."""
 
-    def __init__(self, network: nn.Module) -> None:
+    model: nn.Module
+    optimizer: Optimizer
+    workers: Workers
+    num_steps: int
+    options: Mapping[str, Any]
+
+
+class Entry:
+    """One way to train. The race's loop calls ``network``, ``optimizer`` and the moments below."""
+
+    def __init__(self, network: nn.Module, optimizer: Optimizer) -> None:
         self.network = network
+        self.optimizer = optimizer
         self.waiting_s = 0.0
         """Time in which this worker had nothing to do but wait for others."""
 
-    @abstractmethod
     def after_backward(self) -> None:
         """The backward pass has returned; the optimizer has not stepped yet."""
 
-    @abstractmethod
-    def after_step(self, loss: float) -> None:
+    def after_step(self) -> None:
         """The optimizer has stepped."""
 
-    @abstractmethod
+    def after_epoch(self, loss: float) -> None:
+        """An epoch is over; its mean loss on this worker."""
+
     def finish(self) -> None:
-        """Training is over."""
+        """Training is over: give all workers the same model."""
 
 
 class DdpEntry(Entry):
@@ -51,28 +65,29 @@ class DdpEntry(Entry):
     when nothing is left to compute, until the backward pass returns.
     """
 
-    def __init__(self, model: nn.Module, team: Team) -> None:
+    def __init__(
+        self,
+        start: Start,
+        team: Team,
+        *,
+        hook: CommunicationHook = allreduce_hook,
+        state: Any = None,
+    ) -> None:
         group = team.group if isinstance(team, GroupTeam) else None
-        network = DistributedDataParallel(model, process_group=group)
-        super().__init__(network)
-        hook = _paced_hook(team) if isinstance(team, EmulatedTeam) else allreduce_hook
+        network = DistributedDataParallel(start.model, process_group=group)
+        super().__init__(network, start.optimizer)
+        chosen = _paced_hook(team) if isinstance(team, EmulatedTeam) else hook
         self._last_bucket_s = 0.0
 
         def timed_hook(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:
             self._last_bucket_s = time.monotonic()
-            return hook(state, bucket)
+            return chosen(state, bucket)
 
-        network.register_comm_hook(group, timed_hook)
+        network.register_comm_hook(group if state is None else state, timed_hook)
 
     def after_backward(self) -> None:
         """Count the time since the last bucket as waiting."""
         self.waiting_s += time.monotonic() - self._last_bucket_s
-
-    def after_step(self, loss: float) -> None:
-        """DDP does nothing after a step."""
-
-    def finish(self) -> None:
-        """DDP leaves all workers equal."""
 
 
 def _paced_hook(team: EmulatedTeam) -> CommunicationHook:
@@ -93,23 +108,61 @@ def _paced_hook(team: EmulatedTeam) -> CommunicationHook:
     return hook
 
 
-def make_ddp(model: nn.Module, _optimizer: Optimizer, workers: Workers) -> Entry:
+class StrategyEntry(Entry):
+    """One of paceline's own strategies, attached as a user would."""
+
+    def __init__(self, name: str, start: Start) -> None:
+        super().__init__(start.model, start.optimizer)
+        options = dict(start.options)
+        # A race knows its length, and a strategy with phases wants to.
+        if "total_steps" in strategy_class(name).options_type.model_fields:
+            options.setdefault("total_steps", start.num_steps)
+        self._pace = attach(start.model, start.optimizer, name, workers=start.workers, **options)
+
+    def after_step(self) -> None:
+        """The strategy counts its own waiting."""
+        self.waiting_s = self._pace.strategy.waiting_s
+
+    def after_epoch(self, loss: float) -> None:
+        """The loss feeds the strategy's schedule."""
+        self._pace.report(loss)
+
+    def finish(self) -> None:
+        """Make all workers equal."""
+        self._pace.finish()
+
+
+def make_ddp(start: Start) -> Entry:
     """DDP over all workers."""
-    return DdpEntry(model, workers.world)
+    return DdpEntry(start, start.workers.world)
 
 
-def make_floor(model: nn.Module, _optimizer: Optimizer, workers: Workers) -> Entry:
+def make_floor(start: Start) -> Entry:
     """DDP inside each node and nothing between nodes: what no strategy can beat."""
-    return DdpEntry(model, workers.node)
+    return DdpEntry(start, start.workers.node)
 
 
-EntryMaker = Callable[[nn.Module, Optimizer, Workers], Entry]
+EntryMaker = Callable[[Start], Entry]
 
-ENTRIES: dict[str, EntryMaker] = {"ddp": make_ddp, "floor": make_floor}
+_BASELINES: dict[str, EntryMaker] = {"ddp": make_ddp, "floor": make_floor}
+
+
+def entry_names() -> list[str]:
+    """Everything that can race: baselines, strategies and peers."""
+    from paceline.lab.peers import PEERS
+
+    return [*_BASELINES, *strategy_names(), *PEERS]
 
 
 def entry_maker(name: str) -> EntryMaker:
     """The maker of an entry by its name."""
-    if name not in ENTRIES:
-        raise ValueError(f"there is no strategy {name!r} to race; known are {', '.join(ENTRIES)}")
-    return ENTRIES[name]
+    from paceline.lab.peers import PEERS
+
+    if name in strategy_names():
+        return lambda start: StrategyEntry(name, start)
+    makers = {**_BASELINES, **PEERS}
+    if name not in makers:
+        raise ValueError(
+            f"there is no strategy {name!r} to race; known are {', '.join(entry_names())}"
+        )
+    return makers[name]

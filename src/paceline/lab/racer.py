@@ -18,8 +18,8 @@ import torch.nn.functional as F  # noqa: N812 - the name everybody knows
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from paceline.lab.entry import Entry, entry_maker
-from paceline.lab.task import NUM_WARM_UP_STEPS, RaceSettings, Task
+from paceline.lab.entry import Entry, Start, entry_maker
+from paceline.lab.task import NUM_WARM_UP_STEPS, RaceSettings, Task, count_steps
 from paceline.lab.traffic import bytes_sent_from_node
 from paceline.teams import Workers, find_workers
 from paceline.zoo import build_model, load_data
@@ -44,10 +44,18 @@ def main() -> None:
     torch.manual_seed(settings.seed)
     model = build_model(settings.model)
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.learning_rate, momentum=0.9)
-    entry = entry_maker(task.entry)(model, optimizer, workers)
+    num_examples = len(load_data(settings.data, seed=settings.seed).train)
+    start = Start(
+        model=model,
+        optimizer=optimizer,
+        workers=workers,
+        num_steps=count_steps(settings, num_examples, workers.world.size),
+        options=settings.options.get(task.entry, {}),
+    )
+    entry = entry_maker(task.entry)(start)
     dist.barrier()
     sent_before = bytes_sent_from_node(workers.node_index)
-    record = train(task, model, optimizer, entry, workers)
+    record = train(task, model, entry, workers)
     sent = bytes_sent_from_node(workers.node_index) - sent_before
     result = summarise(task, record, sent, workers)
     if workers.world.rank == 0:
@@ -59,7 +67,6 @@ def main() -> None:
 def train(
     task: Task,
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
     entry: Entry,
     workers: Workers,
 ) -> Record:
@@ -68,18 +75,20 @@ def train(
     data = load_data(settings.data, seed=settings.seed)
     record = Record()
     for epoch in range(settings.epochs):
+        epoch_start = len(record.losses)
         for inputs, targets in share_of_epoch(data.train, settings, epoch, workers):
             start, waited = time.monotonic(), entry.waiting_s
-            optimizer.zero_grad()
+            entry.optimizer.zero_grad()
             loss = cross_entropy(entry.network(inputs), targets)
             loss.backward()  # type: ignore[no-untyped-call]
             entry.after_backward()
-            optimizer.step()
-            entry.after_step(loss.item())
+            entry.optimizer.step()
+            entry.after_step()
             record.step_times_s.append(time.monotonic() - start)
             record.waiting_s.append(entry.waiting_s - waited)
             record.losses.append(loss.item())
             report_progress(task, record, workers)
+        entry.after_epoch(sum(record.losses[epoch_start:]) / (len(record.losses) - epoch_start))
         if epoch == settings.epochs - 1:
             start = time.monotonic()
             entry.finish()

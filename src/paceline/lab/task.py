@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
-from typing import Self
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
 
 # The first steps open connections and fill allocators; they train, but are not timed.
 NUM_WARM_UP_STEPS = 3
@@ -23,6 +23,8 @@ class RaceSettings:
     target: float
     """The accuracy whose time is taken."""
     seed: int
+    options: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Options of strategies, by entry."""
 
 
 @dataclass(frozen=True, kw_only=True)

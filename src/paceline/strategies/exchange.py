@@ -44,7 +44,9 @@ class Exchange:
         self.sent = [layout.pack() for layout in fragment.layouts]
         self.mean = [torch.empty_like(flat) for flat in self.sent]
         self.buffer_layouts = replica.buffer_layouts()
-        self.buffers = [layout.pack() for layout in self.buffer_layouts]
+        self.buffers_sent = [layout.pack() for layout in self.buffer_layouts]
+        self.buffers = [flat.clone() for flat in self.buffers_sent]
+        """Become the average over the representatives of all nodes."""
         self.healthy = torch.ones(workers.num_nodes, device=replica.device)
         self._buffer_mode = replica.buffer_mode
         self._workers = workers
@@ -59,7 +61,7 @@ class Exchange:
         exchange.fragment = fragment
         exchange.step = state["step"]
         exchange.sent, exchange.mean = list(state["sent"]), list(state["mean"])
-        exchange.buffer_layouts, exchange.buffers = [], []
+        exchange.buffer_layouts, exchange.buffers_sent, exchange.buffers = [], [], []
         exchange.healthy = state["healthy"]
         exchange._workers = workers
         exchange._pending = None

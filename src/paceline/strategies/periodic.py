@@ -166,8 +166,20 @@ class Periodic(Strategy):
                 num_nodes=exchange.num_healthy,
                 keep=self.keep,
             )
-        for layout, flat in zip(exchange.buffer_layouts, exchange.buffers, strict=True):
-            layout.unpack(flat)
+        # Batch norm's statistics move a tenth of the way at each step: without correction they
+        # would be set back by every late exchange, and never arrive.
+        for layout, flat, sent in zip(
+            exchange.buffer_layouts, exchange.buffers, exchange.buffers_sent, strict=True
+        ):
+            merge(
+                "corrected",
+                layout,
+                mean=flat,
+                sent=sent,
+                steps_passed=self.step - exchange.step,
+                num_nodes=exchange.num_healthy,
+                keep=0.0,
+            )
 
     def finish(self) -> None:
         """Merge what is under way, then average once more, so that all workers end equal."""
