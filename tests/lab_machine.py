@@ -24,14 +24,14 @@ def interfaces() -> set[str]:
 
 
 def processes_with(word: str) -> list[int]:
-    """The processes, other than zombies and this one, with a word in their command line."""
+    """The processes but zombies and this one with a word in command line or environment."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            line = (entry / "cmdline").read_bytes()
+            words = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
         except OSError:  # ended while we looked
             continue
-        if word.encode() in line and int(entry.name) != os.getpid():
+        if word.encode() in words and int(entry.name) != os.getpid():
             found.append(int(entry.name))
     return found
 
