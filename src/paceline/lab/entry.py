@@ -72,9 +72,12 @@ class DdpEntry(Entry):
         *,
         hook: CommunicationHook = allreduce_hook,
         state: Any = None,
+        bucket_mib: int | None = None,
     ) -> None:
         group = team.group if isinstance(team, GroupTeam) else None
-        network = DistributedDataParallel(start.model, process_group=group)
+        network = DistributedDataParallel(
+            start.model, process_group=group, bucket_cap_mb=bucket_mib
+        )
         super().__init__(network, start.optimizer)
         chosen = _paced_hook(team) if isinstance(team, EmulatedTeam) else hook
         self._last_bucket_s = 0.0

@@ -47,7 +47,15 @@ def make_ddp_powersgd(start: Start) -> Entry:
     state = powerSGD_hook.PowerSGDState(
         process_group=None, matrix_approximation_rank=1, start_powerSGD_iter=_WARM_UP_STEPS
     )
-    return DdpEntry(start, start.workers.world, hook=powerSGD_hook.powerSGD_hook, state=state)
+    # One bucket: the hook starts later collectives of a bucket from Gloo's threads, and with
+    # several buckets the workers meet in different ones and abort.
+    return DdpEntry(
+        start,
+        start.workers.world,
+        hook=powerSGD_hook.powerSGD_hook,
+        state=state,
+        bucket_mib=1024,
+    )
 
 
 class _AveragerEntry(DdpEntry):
@@ -63,9 +71,9 @@ class _AveragerEntry(DdpEntry):
         self._averager = averager
         inner = averager.average_parameters
 
-        def timed_average(parameters: Any) -> None:
+        def timed_average(params: Any) -> None:
             before_s = time.monotonic()
-            inner(parameters)  # type: ignore[no-untyped-call]
+            inner(params)  # type: ignore[no-untyped-call]
             self.waiting_s += time.monotonic() - before_s
 
         averager.average_parameters = timed_average  # type: ignore[method-assign]

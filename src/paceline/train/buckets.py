@@ -40,15 +40,18 @@ class Bucket:
 
     def collect(self) -> list[int]:
         """Move every gradient into the bucket, if it is not there yet; the places without one."""
-        missing = []
+        missing, homes, newcomers = [], [], []
         self._used.fill_(1.0)
         for place, (parameter, view) in enumerate(zip(self.parameters, self.views, strict=True)):
             if parameter.grad is None:
                 missing.append(place)
                 view.zero_()
             elif parameter.grad is not view:
-                view.copy_(parameter.grad)
+                homes.append(view)
+                newcomers.append(parameter.grad)
                 parameter.grad = view
+        if homes:
+            torch._foreach_copy_(homes, newcomers)
         if missing:
             self._used[missing] = 0.0
         return missing
