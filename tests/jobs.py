@@ -1,4 +1,8 @@
-"""Real jobs for tests: worker processes over Gloo, started fast from a warm fork server."""
+"""Real jobs for tests: worker processes over Gloo, started fast from a warm fork server.
+
+``PACELINE_TEST_DEVICE=cuda`` puts the tests' models and data on the machine's GPU, which all
+workers share; what they exchange still travels over Gloo.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,9 @@ import torch.distributed as dist
 
 from paceline.teams import Workers
 from paceline.teams.workers import form_workers
+
+# Only a name: the fork server must not touch CUDA, which does not survive a fork.
+DEVICE = torch.device(os.environ.get("PACELINE_TEST_DEVICE", "cpu"))
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "paceline.train", "jobs"])
@@ -54,6 +61,17 @@ def run_job(work: Callable[..., Any], *arguments: Any, nodes: Sequence[int] = (2
     return [value for _, value in answers]
 
 
+def make_reproducible() -> None:
+    """Make this process compute the same numbers as every other one."""
+    torch.set_num_threads(1)
+    if DEVICE.type == "cuda":
+        # cuBLAS reads it when CUDA starts in this process, which is not before this call.
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
+
+
 def _receive(pipe: Connection, rank: int) -> tuple[bool, Any]:
     if not pipe.poll(_TIMEOUT_S):
         return False, f"worker {rank} did not answer"
@@ -72,7 +90,7 @@ def _worker(
     store: str,
     pipe: Connection,
 ) -> None:
-    torch.set_num_threads(1)
+    make_reproducible()
     try:
         num_workers = sum(len(ranks) for ranks in layout)
         dist.init_process_group(

@@ -115,7 +115,8 @@ class Periodic(Strategy):
         self._num_exchanges += 1
         if self.current_delay() == 0:
             self._merge(index)
-            self._is_settled = not self._in_flight and self.num_fragments == 1
+            # Equal everywhere, unless each node has kept a share of its own.
+            self._is_settled = self.num_fragments == 1 and self.keep == 0.0
 
     def _begin(self, fragment: Fragment, *, representative: int) -> Exchange:
         return Exchange(

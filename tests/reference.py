@@ -1,0 +1,427 @@
+"""Every strategy once more, as simply as possible: one process plays all workers in sequence.
+
+Written from the papers' formulas and the documents, for comparison with the real thing. It shares
+no code with the package: models are copied, gradients and parameters are averaged in plain loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+Values = list[torch.Tensor]
+
+
+class Player:
+    """One worker: its model, its optimizer, its place."""
+
+    def __init__(self, rank: int, model: nn.Module, optimizer: Optimizer) -> None:
+        self.rank = rank
+        self.model = model
+        self.optimizer = optimizer
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        return [p for p in self.model.parameters() if p.requires_grad]
+
+    def values(self) -> Values:
+        return [p.detach().clone() for p in self.trained]
+
+    def statistics(self) -> Values:
+        """The buffers that can be averaged."""
+        return [b.detach().clone() for b in self.model.buffers() if b.is_floating_point()]
+
+    def set_values(self, values: Values) -> None:
+        with torch.no_grad():
+            for parameter, value in zip(self.trained, values, strict=True):
+                parameter.copy_(value)
+
+    def set_statistics(self, values: Values) -> None:
+        buffers = [b for b in self.model.buffers() if b.is_floating_point()]
+        for buffer, value in zip(buffers, values, strict=True):
+            buffer.copy_(value)
+
+
+class Game:
+    """All workers of a job, by node."""
+
+    def __init__(
+        self, node_sizes: Sequence[int], build: Callable[[], tuple[nn.Module, Optimizer]]
+    ) -> None:
+        self.players = [Player(rank, *build()) for rank in range(sum(node_sizes))]
+        rest = list(self.players)
+        self.nodes = [[rest.pop(0) for _ in range(size)] for size in node_sizes]
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.nodes)
+
+
+def mean_of(many: Sequence[Values]) -> Values:
+    return [sum(parts[1:], parts[0]) / len(parts) for parts in zip(*many, strict=True)]
+
+
+def average_gradients(team: Sequence[Player]) -> None:
+    """Where nobody has a gradient there stays none; who has none counts as zero."""
+    for parameters in zip(*(player.trained for player in team), strict=True):
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if gradients:
+            mean = sum(gradients[1:], gradients[0]) / len(team)
+            for parameter in parameters:
+                parameter.grad = mean.clone()
+
+
+class Rule:
+    """A strategy's part in the loop of :func:`play`. By default nodes train on their own."""
+
+    def __init__(self, game: Game) -> None:
+        self.game = game
+
+    def gradient_teams(self, step: int) -> list[list[Player]]:
+        return self.game.nodes
+
+    def before_step(self) -> None: ...
+
+    def after_step(self, step: int) -> None: ...
+
+    def report(self, metric: float) -> None: ...
+
+    def finish(self, step: int) -> None: ...
+
+
+def play(
+    rule: Rule,
+    loss: Callable[[nn.Module, int, int], torch.Tensor],
+    num_steps: int,
+    *,
+    observe: Callable[[nn.Module], torch.Tensor],
+    reports: Mapping[int, float],
+) -> list[list[torch.Tensor]]:
+    """Train; what ``observe`` sees of every worker after every step, and after the end."""
+    players = rule.game.players
+    seen = []
+    for step in range(1, num_steps + 1):
+        for player in players:
+            player.optimizer.zero_grad()
+            torch.autograd.backward(loss(player.model, step, player.rank))
+        for team in rule.gradient_teams(step):
+            average_gradients(team)
+        rule.before_step()
+        for player in players:
+            player.optimizer.step()
+        rule.after_step(step)
+        if step in reports:
+            rule.report(reports[step])
+        seen.append([observe(player.model) for player in players])
+    rule.finish(num_steps)
+    seen.append([observe(player.model) for player in players])
+    return seen
+
+
+class Sync(Rule):
+    """All gradients and statistics are averaged over all workers; so is sync-hierarchical."""
+
+    def gradient_teams(self, step: int) -> list[list[Player]]:
+        return [self.game.players]
+
+    def before_step(self) -> None:
+        average_statistics(self.game)
+
+
+def average_statistics(game: Game) -> None:
+    mean = mean_of([player.statistics() for player in game.players])
+    for player in game.players:
+        player.set_statistics(mean)
+
+
+class Turns:
+    """Who speaks for a node: each local index that every node has, one exchange each."""
+
+    def __init__(self, game: Game) -> None:
+        self._nodes = game.nodes
+        self._num_turns = 0
+
+    def next_speakers(self) -> list[Player]:
+        index = self._num_turns % min(len(node) for node in self._nodes)
+        self._num_turns += 1
+        return [node[index] for node in self._nodes]
+
+
+class LocalSgd(Rule):
+    """Every ``period`` steps, parameters become the nodes' mean."""
+
+    def __init__(self, game: Game, *, period: int) -> None:
+        super().__init__(game)
+        self.period = period
+        self.turns = Turns(game)
+
+    def after_step(self, step: int) -> None:
+        if self.game.num_nodes > 1 and step % self.period == 0:
+            self.average()
+
+    def average(self) -> None:
+        speakers = self.turns.next_speakers()
+        mean = self.agreed_value(mean_of([player.values() for player in speakers]))
+        statistics = mean_of([player.statistics() for player in speakers])
+        for player in self.game.players:
+            player.set_values(mean)
+            player.set_statistics(statistics)
+
+    def agreed_value(self, mean: Values) -> Values:
+        return mean
+
+    def finish(self, step: int) -> None:
+        # Right after an exchange all are equal, and the mean changes nothing.
+        mean = mean_of([node[0].values() for node in self.game.nodes])
+        for player in self.game.players:
+            player.set_values(mean)
+        average_statistics(self.game)
+
+
+class PostLocalSgd(LocalSgd):
+    """Synchronous for ``sync_steps`` steps; then every ``period`` steps from there."""
+
+    def __init__(self, game: Game, *, period: int, sync_steps: int) -> None:
+        super().__init__(game, period=period)
+        self.sync_steps = sync_steps
+
+    def gradient_teams(self, step: int) -> list[list[Player]]:
+        return [self.game.players] if step <= self.sync_steps else self.game.nodes
+
+    def after_step(self, step: int) -> None:
+        if step > self.sync_steps:
+            super().after_step(step - self.sync_steps)
+
+
+class Nesterov:
+    """g = θ - mean; v = μ·v + g; θ = θ - lr·(g + μ·v)."""
+
+    def __init__(self, theta: Values, lr: float, momentum: float) -> None:
+        self.theta = theta
+        self.velocity = [torch.zeros_like(t) for t in theta]
+        self.lr = lr
+        self.momentum = momentum
+
+    def step(self, mean: Values) -> Values:
+        for i in range(len(self.theta)):
+            gradient = self.theta[i] - mean[i]
+            self.velocity[i] = self.momentum * self.velocity[i] + gradient
+            direction = gradient + self.momentum * self.velocity[i]
+            self.theta[i] = self.theta[i] - self.lr * direction
+        return [t.clone() for t in self.theta]
+
+
+class Diloco(LocalSgd):
+    """Every ``period`` steps, parameters become the outer optimizer's."""
+
+    def __init__(self, game: Game, *, period: int, outer_lr: float, outer_momentum: float) -> None:
+        super().__init__(game, period=period)
+        self.outer = Nesterov(game.players[0].values(), outer_lr, outer_momentum)
+
+    def agreed_value(self, mean: Values) -> Values:
+        return self.outer.step(mean)
+
+
+class Flight:
+    """What every player had when an exchange started, and what the exchange will bring."""
+
+    def __init__(self, game: Game, turns: Turns, start: int, places: range) -> None:
+        self.start = start
+        self.places = places
+        speakers = turns.next_speakers()
+        self.mean = mean_of([player.values()[places.start : places.stop] for player in speakers])
+        self.total = [value * len(speakers) for value in self.mean]
+        self.statistics_mean = mean_of([player.statistics() for player in speakers])
+        self.sent = {player: player.values() for player in game.players}
+        self.statistics_sent = {player: player.statistics() for player in game.players}
+
+    def land(self, player: Player, values: Values, step: int) -> None:
+        """Set this flight's parameters; statistics keep what they learnt since the start."""
+        now = player.values()
+        now[self.places.start : self.places.stop] = values
+        player.set_values(now)
+        if step == self.start:
+            player.set_statistics(self.statistics_mean)
+            return
+        news = zip(player.statistics(), self.statistics_sent[player], strict=True)
+        player.set_statistics(
+            [
+                mean + (own - sent)
+                for mean, (own, sent) in zip(self.statistics_mean, news, strict=True)
+            ]
+        )
+
+
+class StreamingDiloco(Rule):
+    """Fragments in turn, merged ``delay`` steps after their start, half-way."""
+
+    def __init__(
+        self,
+        game: Game,
+        *,
+        period: int,
+        fragments: int,
+        delay: int,
+        keep: float,
+        outer_lr: float,
+        outer_momentum: float,
+    ) -> None:
+        super().__init__(game)
+        self.period = period
+        self.delay = delay
+        self.keep = keep
+        self.turns = Turns(game)
+        values = game.players[0].values()
+        self.fragments = cut([v.numel() for v in values], fragments)
+        self.outers = [
+            Nesterov(values[f.start : f.stop], outer_lr, outer_momentum) for f in self.fragments
+        ]
+        self.flights: dict[int, Flight] = {}
+
+    def after_step(self, step: int) -> None:
+        if self.game.num_nodes == 1:
+            return
+        for index, flight in sorted(self.flights.items()):
+            if step - flight.start == self.delay:
+                self.merge(index, step)
+        for index, places in enumerate(self.fragments):
+            # Staggered: the first at a share of the period, the last at its end.
+            first = (index + 1) * self.period // len(self.fragments)
+            if step >= first and (step - first) % self.period == 0:
+                if index in self.flights:
+                    self.merge(index, step)
+                self.flights[index] = Flight(self.game, self.turns, step, places)
+                if self.delay == 0:
+                    self.merge(index, step)
+
+    def merge(self, index: int, step: int) -> None:
+        flight = self.flights.pop(index)
+        theta = self.outers[index].step(flight.mean)
+        for player in self.game.players:
+            own = player.values()[flight.places.start : flight.places.stop]
+            mixed = [self.keep * x + (1 - self.keep) * t for x, t in zip(own, theta, strict=True)]
+            flight.land(player, mixed, step)
+
+    def finish(self, step: int) -> None:
+        for index in sorted(self.flights):
+            self.merge(index, step)
+        mean = mean_of([node[0].values() for node in self.game.nodes])
+        for player in self.game.players:
+            player.set_values(mean)
+        average_statistics(self.game)
+
+
+def cut(sizes: Sequence[int], count: int) -> list[range]:
+    """Runs of about equal size: one ends where its share of all values is reached or passed."""
+    borders = [0]
+    for k in range(1, count):
+        border = next(i for i in range(len(sizes) + 1) if sum(sizes[:i]) * count >= sum(sizes) * k)
+        # None is empty: neither this one nor those that follow.
+        borders.append(min(max(border, borders[-1] + 1), len(sizes) - (count - k)))
+    return [range(a, b) for a, b in zip(borders, [*borders[1:], len(sizes)], strict=True)]
+
+
+class Daso(Rule):
+    """DASO with ``late="wait"``: B and W as given, three phases, changes on a plateau."""
+
+    def __init__(
+        self,
+        game: Game,
+        *,
+        period: int,
+        delay: int,
+        merge: str,
+        max_period: int = 8,
+        warmup_steps: int = 4,
+        cooldown_steps: int = 4,
+        total_steps: int | None = None,
+        threshold: float = 0.05,
+        patience: int = 2,
+    ) -> None:
+        super().__init__(game)
+        self.b, self.w = period, delay
+        self.max_b = max_period
+        self.has_delay = delay > 0
+        self.merge_name = merge
+        self.warmup = warmup_steps
+        # The last step is blocking in any case.
+        last = total_steps if total_steps is not None else 10**9
+        self.cooldown_from = last - max(1, cooldown_steps) + 1
+        self.threshold = threshold
+        self.patience = patience
+        self.best: float | None = None
+        self.bad_reports = 0
+        self.turns = Turns(game)
+        self.flight: Flight | None = None
+        self.last_start = 0
+        self.starts: list[int] = []
+        self.merges: list[tuple[int, int]] = []
+
+    def after_step(self, step: int) -> None:
+        if self.game.num_nodes == 1:
+            return
+        is_blocking = step <= self.warmup or step >= self.cooldown_from
+        w = 0 if is_blocking else self.w
+        # A change of W holds for what is under way as well.
+        if self.flight and step - self.flight.start >= w:
+            self.merge(step)
+        if is_blocking or step - self.last_start >= self.b:
+            if self.flight:
+                self.merge(step)
+            self.last_start = step
+            self.starts.append(step)
+            everything = range(len(self.game.players[0].trained))
+            self.flight = Flight(self.game, self.turns, step, everything)
+            if w == 0:
+                self.merge(step)
+
+    def merge(self, step: int) -> None:
+        flight = self.flight
+        assert flight is not None
+        self.flight = None
+        w, p = step - flight.start, self.game.num_nodes
+        self.merges.append((flight.start, step))
+        for player in self.game.players:
+            own = player.values()
+            if w == 0:
+                new = flight.mean
+            elif self.merge_name == "stale":
+                new = [
+                    (2 * w * x + total) / (2 * w + p)
+                    for x, total in zip(own, flight.total, strict=True)
+                ]
+            else:
+                new = [
+                    mean + (x - sent)
+                    for mean, x, sent in zip(flight.mean, own, flight.sent[player], strict=True)
+                ]
+            flight.land(player, new, step)
+
+    def report(self, metric: float) -> None:
+        if self.best is None or metric < self.best - self.threshold * abs(self.best):
+            self.best = metric
+            self.bad_reports = 0
+            return
+        self.bad_reports += 1
+        if self.bad_reports <= self.patience:
+            return
+        self.bad_reports = 0
+        if self.b == 1:
+            self.b = self.max_b
+            self.w = max(1, self.max_b // 4)
+        else:
+            self.b = self.b // 2
+            self.w = min(self.b, max(1, self.w // 2))
+        if not self.has_delay:
+            self.w = 0
+
+    def finish(self, step: int) -> None:
+        if self.flight is not None:
+            self.merge(step)
+        mean = mean_of([node[0].values() for node in self.game.nodes])
+        for player in self.game.players:
+            player.set_values(mean)
+        average_statistics(self.game)
