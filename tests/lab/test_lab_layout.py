@@ -64,7 +64,7 @@ def test_workers_that_contradict_nodes() -> None:
 
 def test_several_numbers_need_one_kind_of_node() -> None:
     with pytest.raises(ValueError, match="needs a cluster with one kind of node"):
-        lay_out(cluster="mixed", workers="2,1")
+        lay_out(cluster="mixed", workers="2,1", link="1gbit")
 
 
 def test_slow_workers() -> None:
@@ -93,4 +93,10 @@ def test_bad_slow_workers(text: str, sentence: str) -> None:
 
 
 def test_a_preset_keeps_its_own_numbers() -> None:
-    assert lay_out(cluster="mixed") == load_cluster("mixed")
+    assert lay_out(cluster="ethernet-10g") == load_cluster("ethernet-10g")
+
+
+def test_a_link_faster_than_any_lab() -> None:
+    with pytest.raises(ValueError, match=r"up to 10 Gbit/s, and 'mixed' asks for 25 Gbit/s; set"):
+        lay_out(cluster="mixed")
+    assert set(link_rates_bytes_per_s(lay_out(cluster="mixed", link="1gbit"))) == {125e6}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from lab_machine import NAMESPACES, interfaces, wait_until
+from paceline.cluster import load_cluster
 from paceline.lab import lab as lab_module
 from paceline.lab.lab import Lab, choose_emulation
 from paceline.lab.layout import lay_out
@@ -113,8 +113,8 @@ def test_a_lab_whose_owner_lives_is_not_swept() -> None:
 
 
 def test_a_link_too_fast_to_emulate() -> None:
-    with pytest.raises(ValueError, match=re.escape("up to 10 Gbit/s, and 'dgx-h100' asks for")):
-        Lab(lay_out(cluster="dgx-h100"))
+    with pytest.raises(ValueError, match=r"up to 10 Gbit/s, and 'dgx-h100' asks for 3200 Gbit/s"):
+        Lab(load_cluster("dgx-h100"))
 
 
 def enter(namespace: str, *command: str) -> subprocess.Popen[bytes]:

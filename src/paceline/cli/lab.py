@@ -57,9 +57,9 @@ def run(
     layout = lay_out(cluster=cluster, nodes=nodes, workers=workers, link=link)
     notes = frame.stderr_console()
     with Lab(layout, slow=parse_slow(slow or [], layout), emulation=emulation) as lab:
-        notes.print(f"lab: {describe_emulation(lab.emulation)}", style="dim", soft_wrap=True)
         # With --json, standard output holds the object alone.
         job = lab.start(command, output=sys.stderr if json else None)
+        notes.print(f"lab: {describe_emulation(lab.emulation)}", style="dim", soft_wrap=True)
         code = job.wait()
         failure = job.first_failure()
     if failure is not None:
@@ -99,9 +99,9 @@ def check(
     layout = lay_out(cluster=cluster, nodes=nodes, link=link)
     kind = choose_emulation(emulation)
     notes = frame.stderr_console()
-    notes.print(f"lab: {describe_emulation(kind)}", style="dim", soft_wrap=True)
     with notes.status("measuring the links"):
         checks = check_links(layout, emulation=kind)
+    notes.print(f"lab: {describe_emulation(kind)}", style="dim", soft_wrap=True)
     if json:
         links = [{**vars(one), "deviation": one.deviation} for one in checks]
         frame.print_json({"links": links, "tolerance": TOLERANCE, "emulation": kind})

@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import IO, Literal, Self
 
 from paceline.cluster import Cluster
-from paceline.cluster.units import format_bandwidth
 from paceline.lab import network, processes
 from paceline.lab.job import Job, Seat
 from paceline.lab.layout import Slow, link_rates_bytes_per_s
@@ -31,7 +30,6 @@ _THREADS = {"OMP_NUM_THREADS": "1"}
 # Gloo looks up the host name of every peer, in vain in a namespace, and says so each time.
 _QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 _PORT = 29400
-_MOST_RATE_BYTES_PER_S = 1.25e9
 
 
 def choose_emulation(asked: str = "auto") -> Emulation:
@@ -75,12 +73,6 @@ class Lab:
         self.emulation = choose_emulation(emulation)
         self._slow = slow or {}
         self._rates = link_rates_bytes_per_s(cluster)
-        if max(self._rates) > _MOST_RATE_BYTES_PER_S:
-            raise ValueError(
-                f"a lab emulates links up to {format_bandwidth(_MOST_RATE_BYTES_PER_S, bits=True)},"
-                f" and {cluster.name!r} asks for {format_bandwidth(max(self._rates), bits=True)}; "
-                "set --link"
-            )
         self._name = new_lab_name()
         self._folder = Path(tempfile.gettempdir(), self._name)
         self._seats: list[Seat] = []

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from paceline.cluster import Cluster, Node, load_cluster
-from paceline.cluster.units import parse_bandwidth
+from paceline.cluster.units import format_bandwidth, parse_bandwidth
 
 DEFAULT_CLUSTER = "lab-2x2"
+_MOST_RATE_BYTES_PER_S = 1.25e9
 
 # Which worker is slower, and how many times: (node, worker) -> factor
 Slow = Mapping[tuple[int, int], float]
@@ -38,7 +39,10 @@ def lay_out(
             layout = layout.with_nodes(nodes)
         if counts:
             layout = layout.with_workers(counts[0])
-    return layout if link is None else layout.with_link(parse_bandwidth(link))
+    if link is not None:
+        layout = layout.with_link(parse_bandwidth(link))
+    link_rates_bytes_per_s(layout)  # refuses what no lab can emulate
+    return layout
 
 
 def _worker_counts(workers: str | None) -> list[int]:
@@ -99,5 +103,11 @@ def link_rate_bytes_per_s(node: Node) -> float:
 
 
 def link_rates_bytes_per_s(layout: Cluster) -> tuple[float, ...]:
-    """The rate of each physical node's link."""
-    return tuple(link_rate_bytes_per_s(node) for node in layout.nodes for _ in range(node.count))
+    """The rate of each physical node's link; ValueError if one is too fast to emulate."""
+    rates = tuple(link_rate_bytes_per_s(node) for node in layout.nodes for _ in range(node.count))
+    if max(rates) > _MOST_RATE_BYTES_PER_S:
+        raise ValueError(
+            f"a lab emulates links up to {format_bandwidth(_MOST_RATE_BYTES_PER_S, bits=True)}, "
+            f"and {layout.name!r} asks for {format_bandwidth(max(rates), bits=True)}; set --link"
+        )
+    return rates
