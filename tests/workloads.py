@@ -42,6 +42,22 @@ class Single(nn.Module):
         return inputs[:, :NUM_OUTPUTS] * self.scale
 
 
+class Drift(nn.Module):
+    """Values that move by ``slope`` at each step of SGD with a learning rate of one."""
+
+    def __init__(self, size: int = 1) -> None:
+        super().__init__()
+        self.values = nn.Parameter(torch.zeros(size))
+
+    def forward(self, slope: float | torch.Tensor) -> torch.Tensor:
+        return -(self.values * slope).sum()
+
+
+def build_drift(size: int = 1) -> tuple[Drift, Optimizer]:
+    model = Drift(size).to(DEVICE)
+    return model, SGD(model.parameters(), lr=1.0)
+
+
 def plain_model() -> nn.Module:
     # Smooth and with odd sizes: a ReLU's edge would turn rounding into real differences.
     return nn.Sequential(nn.Linear(NUM_FEATURES, 5), nn.Tanh(), nn.Linear(5, NUM_OUTPUTS))

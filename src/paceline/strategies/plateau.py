@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 
@@ -21,8 +22,10 @@ class Plateau:
 
     def report(self, metric: float) -> bool:
         """Take a report; whether it completes a plateau."""
-        # |best|, so that a negative metric (a log-likelihood) is judged the same way.
-        if metric < self._best - self._threshold * abs(self._best) or self._best == float("inf"):
+        # |best|, so that a negative metric (a log-likelihood) is judged the same way. NaN is no
+        # improvement and never the best, or no later report could beat it.
+        is_first = math.isinf(self._best)
+        if metric < (self._best if is_first else self._best - self._threshold * abs(self._best)):
             self._best = metric
             self._num_bad = 0
             return False
