@@ -246,13 +246,28 @@ class Flight:
         if step == self.start:
             player.set_statistics(self.statistics_mean)
             return
-        news = zip(player.statistics(), self.statistics_sent[player], strict=True)
         player.set_statistics(
             [
-                mean + (own - sent)
-                for mean, (own, sent) in zip(self.statistics_mean, news, strict=True)
+                corrected_statistic(*triple)
+                for triple in zip(
+                    self.statistics_mean,
+                    player.statistics(),
+                    self.statistics_sent[player],
+                    strict=True,
+                )
             ]
         )
+
+
+def corrected_statistic(mean: torch.Tensor, own: torch.Tensor, sent: torch.Tensor) -> torch.Tensor:
+    """mean + (own - sent); but a sum on the other side of zero than both could be no variance."""
+    result = mean + (own - sent)
+    for i in range(result.numel()):
+        if (mean[i] > 0 and own[i] > 0 and result[i] < 0) or (
+            mean[i] < 0 and own[i] < 0 and result[i] > 0
+        ):
+            result[i] = mean[i] if abs(mean[i]) < abs(own[i]) else own[i]
+    return result
 
 
 class StreamingDiloco(Rule):
@@ -349,6 +364,7 @@ class Daso(Rule):
         self.warmup = warmup_steps
         # The last step is blocking in any case.
         last = total_steps if total_steps is not None else 10**9
+        self.last_step = last
         self.cooldown_from = last - max(1, cooldown_steps) + 1
         self.threshold = threshold
         self.patience = patience
@@ -361,8 +377,12 @@ class Daso(Rule):
         self.merges: list[tuple[int, int]] = []
 
     def after_step(self, step: int) -> None:
-        if self.game.num_nodes == 1:
-            return
+        if self.game.num_nodes > 1:
+            self.exchange(step)
+        if step == self.last_step:
+            average_statistics(self.game)
+
+    def exchange(self, step: int) -> None:
         is_blocking = step <= self.warmup or step >= self.cooldown_from
         w = 0 if is_blocking else self.w
         # A change of W holds for what is under way as well.

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from paceline.strategies.buffers import settle_buffers
 from paceline.strategies.periodic import Periodic, PeriodicOptions
 from paceline.strategies.plateau import Plateau
 from paceline.strategies.replica import Replica
@@ -100,6 +101,12 @@ class Daso(Periodic):
         if self._total is not None and self.step > self._total - max(1, self._cooldown):
             return "cool-down"
         return "cycling"
+
+    def after_step(self) -> None:
+        """At the last step all workers become equal, if it is known which one that is."""
+        super().after_step()
+        if self.step == self._total:
+            settle_buffers(self.replica, self.workers.world)
 
     def is_due(self, fragment: int) -> bool:
         """At every step outside the cycling phase; every B steps in it."""

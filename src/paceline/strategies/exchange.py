@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from paceline.strategies.buffers import contribution, mean_of_contributions
 from paceline.strategies.layout import FlatLayout
 from paceline.strategies.replica import Replica
 from paceline.strategies.wire import Wire
@@ -43,9 +44,8 @@ class Exchange:
         self.step = step
         self.sent = [layout.pack() for layout in fragment.layouts]
         self.mean = [torch.empty_like(flat) for flat in self.sent]
-        self.buffer_layouts = replica.buffer_layouts()
-        self.buffers_sent = [layout.pack() for layout in self.buffer_layouts]
-        self.buffers = [flat.clone() for flat in self.buffers_sent]
+        self.buffers_sent = [layout.pack() for layout in replica.buffer_layouts()]
+        self.buffers = [torch.empty_like(flat) for flat in self.buffers_sent]
         """Become the average over the representatives of all nodes."""
         self.healthy = torch.ones(workers.num_nodes, device=replica.device)
         self._buffer_mode = replica.buffer_mode
@@ -55,28 +55,36 @@ class Exchange:
         self._pending: Pending | None = workers.background.run(self._run, device=replica.device)
 
     @classmethod
-    def arrived(cls, fragment: Fragment, state: dict[str, Any], workers: Workers) -> Exchange:
+    def arrived(
+        cls, fragment: Fragment, state: dict[str, Any], replica: Replica, workers: Workers
+    ) -> Exchange:
         """An exchange that a checkpoint holds; it had arrived when it was saved."""
+
+        def copied(tensor: torch.Tensor) -> torch.Tensor:
+            # A merge overwrites them, and the checkpoint may be loaded again.
+            return tensor.to(replica.device, copy=True)
+
         exchange = cls.__new__(cls)
         exchange.fragment = fragment
         exchange.step = state["step"]
-        exchange.sent, exchange.mean = list(state["sent"]), list(state["mean"])
-        exchange.buffer_layouts, exchange.buffers_sent, exchange.buffers = [], [], []
-        exchange.healthy = state["healthy"]
+        exchange.sent = [copied(flat) for flat in state["sent"]]
+        exchange.mean = [copied(flat) for flat in state["mean"]]
+        exchange.buffers_sent = [copied(flat) for flat in state["buffers_sent"]]
+        exchange.buffers = [copied(flat) for flat in state["buffers"]]
+        exchange.healthy = copied(state["healthy"])
         exchange._workers = workers
         exchange._pending = None
         return exchange
 
     def state_dict(self) -> dict[str, Any]:
-        """The exchange after its arrival, which this waits for.
-
-        Buffers are left out: a checkpoint of the model holds newer ones.
-        """
+        """The exchange after its arrival, which this waits for."""
         self.wait()
         return {
             "step": self.step,
             "sent": self.sent,
             "mean": self.mean,
+            "buffers_sent": self.buffers_sent,
+            "buffers": self.buffers,
             "healthy": self.healthy,
         }
 
@@ -119,8 +127,6 @@ class Exchange:
         if self._workers.node.rank == self._representative:
             self._talk_across(is_healthy)
         self._pass_on_in_node()
-        for wire, flat in zip(self.fragment.wires, self.mean, strict=True):
-            wire.settle(flat)
 
     def _talk_across(self, is_healthy: bool) -> None:
         across = self._workers.background.across
@@ -130,14 +136,19 @@ class Exchange:
         count = max(1, self.num_healthy)
         for wire, flat in zip(self.fragment.wires, self.mean, strict=True):
             for index in range(len(wire.chunks)):
-                start_s = self._workers.clock()
+                start_s, before = self._workers.clock(), across.bytes_handed
                 wire.average(flat, index, across, count)
-                self._keep_rate(flat[wire.chunks[index]].nbytes, start_s)
-        for flat in self.buffers:
-            if self._buffer_mode == "broadcast":
-                across.broadcast(flat, 0).wait()
-            else:
-                across.all_reduce(flat, "mean").wait()
+                self._keep_rate(across.bytes_handed - before, start_s)
+        for sent, flat in zip(self.buffers_sent, self.buffers, strict=True):
+            summed = contribution(sent, is_heard=self._are_own_buffers_heard(is_healthy))
+            across.all_reduce(summed, "sum").wait()
+            flat.copy_(mean_of_contributions(summed))
+
+    def _are_own_buffers_heard(self, is_healthy: bool) -> bool:
+        """Whether this node's buffers are in the average: a sick node's are not."""
+        if self._buffer_mode == "broadcast":
+            return self._workers.node_index == int(self.healthy.argmax().item())
+        return is_healthy
 
     def _pass_on_in_node(self) -> None:
         node = self._workers.background.node

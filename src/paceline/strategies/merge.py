@@ -11,6 +11,13 @@ from paceline.strategies.layout import FlatLayout
 MergeName = Literal["mean", "stale", "corrected", "lerp"]
 
 
+def share_kept(name: MergeName, *, steps_passed: int, num_nodes: int, keep: float) -> float:
+    """The share of its own parameters that a worker keeps in a merge."""
+    if name == "stale":
+        return 2.0 * steps_passed / (2.0 * steps_passed + num_nodes)
+    return keep if name == "lerp" else 0.0
+
+
 @torch.no_grad()
 def merge(
     name: MergeName,
@@ -19,8 +26,7 @@ def merge(
     mean: torch.Tensor,
     sent: torch.Tensor,
     steps_passed: int,
-    num_nodes: int,
-    keep: float,
+    kept: float,
 ) -> None:
     """Change the layout's parameters, in place.
 
@@ -36,20 +42,14 @@ def merge(
     A result that is not old replaces the parameters under ``stale`` and ``corrected``: that is
     their formulas' value, and exact, so that all workers end equal to the bit.
     """
-    if name == "mean" or (steps_passed == 0 and name in ("stale", "corrected")):
-        layout.unpack(mean)
-    elif name == "stale":
-        _lerp(layout, mean, num_nodes / (2.0 * steps_passed + num_nodes))
-    elif name == "lerp":
-        _lerp(layout, mean, 1.0 - keep)
-    else:
+    if name == "corrected" and steps_passed > 0:
         change = layout.views(mean.sub_(sent))
         torch._foreach_add_(layout.tensors, _in_own_types(layout, change))
-
-
-def _lerp(layout: FlatLayout, mean: torch.Tensor, weight: float) -> None:
-    ends = _in_own_types(layout, layout.views(mean))
-    torch._foreach_lerp_(layout.tensors, ends, weight)
+    elif kept > 0.0:
+        ends = _in_own_types(layout, layout.views(mean))
+        torch._foreach_lerp_(layout.tensors, ends, 1.0 - kept)
+    else:
+        layout.unpack(mean)
 
 
 def _in_own_types(layout: FlatLayout, views: list[torch.Tensor]) -> list[torch.Tensor]:

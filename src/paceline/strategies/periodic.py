@@ -11,10 +11,11 @@ from typing import Any, ClassVar, Literal
 import torch
 from pydantic import Field
 
+from paceline.strategies.buffers import merge_buffers, replace_buffers, settle_buffers
 from paceline.strategies.exchange import Exchange, Fragment
-from paceline.strategies.merge import MergeName, merge
+from paceline.strategies.merge import MergeName, merge, share_kept
 from paceline.strategies.outer import OuterNesterov
-from paceline.strategies.replica import Replica, settle_buffers
+from paceline.strategies.replica import Replica
 from paceline.strategies.strategy import Options, Strategy
 from paceline.strategies.wire import WireName, make_wire
 from paceline.teams import Pending, Workers
@@ -156,31 +157,30 @@ class Periodic(Strategy):
     def _take_over(self, index: int, exchange: Exchange) -> None:
         # A node whose parameters are broken has nothing worth keeping.
         rule = self.merge_rule if exchange.is_own_node_healthy else "mean"
-        for place, layout in enumerate(self.fragments[index].layouts):
+        steps_passed = self.step - exchange.step
+        kept = share_kept(
+            rule, steps_passed=steps_passed, num_nodes=exchange.num_healthy, keep=self.keep
+        )
+        fragment = self.fragments[index]
+        for place, (layout, wire) in enumerate(zip(fragment.layouts, fragment.wires, strict=True)):
             mean = exchange.mean[place]
+            agreed = self.outers[index][place].step(mean) if self.outers[index] else mean
+            wire.settle(agreed)
             merge(
                 rule,
                 layout,
-                mean=self.outers[index][place].step(mean) if self.outers[index] else mean,
+                mean=agreed,
                 sent=exchange.sent[place],
-                steps_passed=self.step - exchange.step,
-                num_nodes=exchange.num_healthy,
-                keep=self.keep,
+                steps_passed=steps_passed,
+                kept=kept,
             )
-        # Batch norm's statistics move a tenth of the way at each step: without correction they
-        # would be set back by every late exchange, and never arrive.
-        for layout, flat, sent in zip(
-            exchange.buffer_layouts, exchange.buffers, exchange.buffers_sent, strict=True
+        for layout, mean, sent in zip(
+            self.replica.buffer_layouts(), exchange.buffers, exchange.buffers_sent, strict=True
         ):
-            merge(
-                "corrected",
-                layout,
-                mean=flat,
-                sent=sent,
-                steps_passed=self.step - exchange.step,
-                num_nodes=exchange.num_healthy,
-                keep=0.0,
-            )
+            if steps_passed == 0:
+                replace_buffers(layout, mean)
+            else:
+                merge_buffers(layout, mean, sent)
 
     def finish(self) -> None:
         """Merge what is under way, then average once more, so that all workers end equal."""
@@ -198,7 +198,10 @@ class Periodic(Strategy):
         exchange.wait()
         exchange.report_unhealthy()
         if exchange.num_healthy > 0:
-            for layout, mean in zip(fragment.layouts, exchange.mean, strict=True):
+            for layout, wire, mean in zip(
+                fragment.layouts, fragment.wires, exchange.mean, strict=True
+            ):
+                wire.settle(mean)
                 layout.unpack(mean)
 
     def status(self) -> dict[str, float]:
@@ -224,7 +227,7 @@ class Periodic(Strategy):
         self._last_starts = list(state["last_starts"])
         self._is_settled = state["is_settled"]
         self._in_flight = {
-            int(i): Exchange.arrived(self.fragments[int(i)], saved, self.workers)
+            int(i): Exchange.arrived(self.fragments[int(i)], saved, self.replica, self.workers)
             for i, saved in state["in_flight"].items()
         }
         for fragment, saved_wires in zip(self.fragments, state["wires"], strict=True):

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from paceline.strategies.layout import FlatLayout, lay_out
-from paceline.teams import Pending, Team
 
 BufferMode = Literal["mean", "keep", "broadcast"]
 
@@ -26,13 +25,17 @@ class Replica:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ValueError("the model has no parameter that requires a gradient")
-        self.buffers = list(model.buffers())
-        self.frozen = [p for p in model.parameters() if not p.requires_grad]
+        self._model = model
 
     @property
     def device(self) -> torch.device:
         """Where the model is."""
         return self.parameters[0].device
+
+    @property
+    def buffers(self) -> list[torch.Tensor]:
+        """The model's buffers as they are now: some modules replace theirs in every step."""
+        return list(self._model.buffers())
 
     def float_buffers(self) -> list[torch.Tensor]:
         """The buffers that can be averaged, such as batch norm's statistics."""
@@ -54,31 +57,6 @@ class Replica:
                 "parameters; ask for fewer"
             )
         return [lay_out(part) for part in _split_evenly(self.parameters, count)]
-
-
-def start_buffers(replica: Replica, team: Team) -> list[tuple[Pending, FlatLayout, torch.Tensor]]:
-    """Begin to make the floating-point buffers of a team's members equal.
-
-    Each result is there when its pending is done; it must then be unpacked.
-    """
-    started = []
-    for layout in replica.buffer_layouts():
-        flat = layout.pack()
-        is_mean = replica.buffer_mode == "mean"
-        pending = team.all_reduce(flat, "mean") if is_mean else team.broadcast(flat, 0)
-        started.append((pending, layout, flat))
-    return started
-
-
-def settle_buffers(replica: Replica, team: Team) -> None:
-    """Make all buffers of a team's members equal: counters too, which no average can."""
-    if replica.buffer_mode == "keep" or team.size == 1:
-        return
-    for pending, layout, flat in start_buffers(replica, team):
-        pending.wait()
-        layout.unpack(flat)
-    for pending in [team.broadcast(buffer, 0) for buffer in replica.other_buffers()]:
-        pending.wait()
 
 
 def _split_evenly(parameters: Sequence[nn.Parameter], count: int) -> list[list[nn.Parameter]]:

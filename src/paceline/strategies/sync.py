@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from paceline.strategies.replica import Replica, settle_buffers, start_buffers
+from paceline.strategies.buffers import settle_buffers, start_buffers
+from paceline.strategies.replica import Replica
 from paceline.strategies.strategy import Strategy
 from paceline.teams import Pending, Workers
 

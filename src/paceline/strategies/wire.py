@@ -42,7 +42,7 @@ class Wire(ABC):
         """Average one chunk over the healthy nodes; one worker of each node does so."""
 
     @abstractmethod
-    def settle(self, mean: torch.Tensor) -> None:
+    def settle(self, agreed: torch.Tensor) -> None:
         """Note what all nodes now agree on; every worker of the node does so."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -51,7 +51,8 @@ class Wire(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
-        assert not state
+        if state:
+            raise ValueError("the checkpoint was saved with a narrow wire; attach with the same")
 
 
 class FullWire(Wire):
@@ -68,7 +69,7 @@ class FullWire(Wire):
         across.all_reduce(part, "sum").wait()
         part.div_(num_healthy)
 
-    def settle(self, mean: torch.Tensor) -> None:
+    def settle(self, agreed: torch.Tensor) -> None:
         """Nothing is carried on."""
         del self._sent
 
@@ -139,9 +140,9 @@ class DeltaWire(Wire):
         parts = [self._codec.decode(part) for part in received]
         return torch.stack(parts).sum(dim=0).div_(num_healthy)
 
-    def settle(self, mean: torch.Tensor) -> None:
-        """The mean is what all agree on, to the bit: all decoded the same bytes."""
-        self._agreed.copy_(mean)
+    def settle(self, agreed: torch.Tensor) -> None:
+        """All agree to the bit: all decoded the same bytes."""
+        self._agreed.copy_(agreed)
         self._encoded = []
 
     def state_dict(self) -> dict[str, Any]:
@@ -154,6 +155,8 @@ class DeltaWire(Wire):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over agreed values and errors."""
+        if not state:
+            raise ValueError("the checkpoint was saved with wire='fp32'; attach with it")
         self._agreed.copy_(state["agreed"])
         self._error.copy_(state["error"])
         self._return_error.copy_(state["return_error"])

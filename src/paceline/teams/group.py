@@ -97,8 +97,8 @@ class GroupTeam(Team):
         return self._pending(tensor, dist.isend(tensor, self._ranks[to], self.group))
 
     def receive(self, tensor: torch.Tensor, source: int) -> Pending:
-        """Receive from one member."""
-        return self._pending(tensor, dist.irecv(tensor, self._ranks[source], self.group))
+        """Receive from one member; nothing is handed over."""
+        return WorkPending(dist.irecv(tensor, self._ranks[source], self.group))
 
     def agree(self, number: float, op: Op = "mean") -> float:
         """Combine one number of every member."""

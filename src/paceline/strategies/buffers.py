@@ -1,0 +1,71 @@
+"""Buffers on their way: batch norm's statistics and what else a model keeps beside parameters."""
+
+from __future__ import annotations
+
+import torch
+
+from paceline.strategies.layout import FlatLayout
+from paceline.strategies.replica import Replica
+from paceline.teams import Pending, Team
+
+
+def start_buffers(replica: Replica, team: Team) -> list[tuple[Pending, FlatLayout, torch.Tensor]]:
+    """Begin to make the floating-point buffers of a team's members equal.
+
+    Each result is there when its pending is done; it must then be unpacked.
+    """
+    started = []
+    for layout in replica.buffer_layouts():
+        flat = layout.pack()
+        is_mean = replica.buffer_mode == "mean"
+        pending = team.all_reduce(flat, "mean") if is_mean else team.broadcast(flat, 0)
+        started.append((pending, layout, flat))
+    return started
+
+
+def contribution(flat: torch.Tensor, *, is_heard: bool) -> torch.Tensor:
+    """Buffers for a sum over workers; behind them, 1 for each value that is in the sum, else 0.
+
+    Values that are not finite are not in it: they are broken, or the -inf of a mask.
+    """
+    counts = flat.isfinite() & is_heard
+    return torch.cat([flat.where(counts, torch.zeros_like(flat)), counts.to(flat.dtype)])
+
+
+def mean_of_contributions(summed: torch.Tensor) -> torch.Tensor:
+    """The average of what is in the sum; NaN where nothing is."""
+    values, counts = summed.chunk(2)
+    return values / counts
+
+
+def replace_buffers(layout: FlatLayout, mean: torch.Tensor) -> None:
+    """Take over the average, where there is one."""
+    layout.unpack(torch.where(mean.isfinite(), mean, layout.pack()))
+
+
+def merge_buffers(layout: FlatLayout, mean: torch.Tensor, sent: torch.Tensor) -> None:
+    """Take over an average that is some steps old, and keep the change since then.
+
+    Batch norm's statistics move a tenth of the way at each step: without this they would be set
+    back by every late exchange, and never arrive.
+    """
+    now = layout.pack()
+    new = mean + (now - sent)
+    # A variance must stay one: where the sum falls below zero, the smaller of the two will do.
+    has_crossed_zero = (new * mean < 0) & (now * mean > 0)
+    new = torch.where(has_crossed_zero, torch.where(now.abs() < mean.abs(), now, mean), new)
+    # What is broken here only is healed by the mean, without its change.
+    replace_buffers(layout, torch.where(new.isfinite(), new, mean))
+
+
+def settle_buffers(replica: Replica, team: Team) -> None:
+    """Make all buffers of a team's members equal: counters too, which no average can."""
+    if replica.buffer_mode == "keep" or team.size == 1:
+        return
+    for layout in replica.buffer_layouts():
+        is_heard = replica.buffer_mode == "mean" or team.rank == 0
+        summed = contribution(layout.pack(), is_heard=is_heard)
+        team.all_reduce(summed, "sum").wait()
+        replace_buffers(layout, mean_of_contributions(summed))
+    for pending in [team.broadcast(buffer, 0) for buffer in replica.other_buffers()]:
+        pending.wait()
