@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from lab_machine import (
     run_cli,
     wait_until,
 )
+from paceline.lab.lab import Lab
+from paceline.lab.layout import lay_out
 from paceline.lab.network import node_address
 
 UNEQUAL = """\
@@ -181,7 +184,7 @@ def test_a_signal_stops_everything(start: Start, tmp_path: Path, number: signal.
 
 @pytest.mark.parametrize("emulation", ["namespaces", "software"])
 def test_kill_9_ends_the_workers_and_the_next_lab_sweeps(
-    start: Start, tmp_path: Path, emulation: str
+    start: Start, tmp_path: Path, emulation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = interfaces()
     lab = start(
@@ -196,10 +199,9 @@ def test_kill_9_ends_the_workers_and_the_next_lab_sweeps(
     left = namespaces_of(lab.process.pid)
     assert len(left) == (3 if emulation == "namespaces" else 0)
     assert len(list(tmp_path.glob(f"paceline-{lab.process.pid}-*"))) == 1
-    swept = run_cli(
-        "lab", "run", "--nodes", "1", "--workers", "1", "--", "true", TMPDIR=str(tmp_path)
-    )
-    assert swept.returncode == 0
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with Lab(lay_out(nodes=1, workers="1")):
+        pass
     assert namespaces_of(lab.process.pid) == []
     assert list(tmp_path.glob("paceline-*")) == []
     assert interfaces() == before

@@ -41,4 +41,4 @@ def test_a_slow_worker_does_less_on_a_loaded_machine(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     rounds = {line.split()[0]: int(line.split()[2]) for line in done.stdout.splitlines()}
     # Wide: what else runs here, and whom the scheduler favours after a stop, are not the lab's.
-    assert 2.2 <= rounds["[node0:0]"] / rounds["[node1:0]"] <= 7.0
+    assert 2.2 <= rounds["[node0:0]"] / rounds["[node1:0]"] <= 10.0

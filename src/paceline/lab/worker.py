@@ -26,8 +26,10 @@ from typing import IO
 
 from paceline.lab.enter import AGENT_VARIABLE, end_with_parent
 
-# Short against a training step, long against the cost of a signal.
-_SLOWING_PERIOD_S = 0.02
+# How long a slowed worker may run before it is stopped again. Short against a training step; long
+# against a scheduler's slice (about 3 ms), since a worker that was stopped is let run before those
+# that were not, and would catch up within a short turn what it had lost on a loaded machine.
+_RUNNING_S = 0.02
 _GRACE_S = 3.0
 
 
@@ -73,7 +75,7 @@ class Keeper:
         start = time.monotonic()
         stopped_s = 0.0
         while not self._ending.is_set():
-            time.sleep(_SLOWING_PERIOD_S / factor)
+            time.sleep(_RUNNING_S)
             # What is owed: late wake-ups of this loop are made good in the next turn.
             elapsed = time.monotonic() - start
             owed_s = (stopped_share * elapsed - stopped_s) / (1.0 - stopped_share)
