@@ -40,8 +40,8 @@ def attach(
         workers: The workers of the job. By default they are found from the launcher (torchrun,
             Slurm, Open MPI); a two-dimensional ``DeviceMesh``, nodes x workers, also tells.
         buffers: What becomes of batch-norm statistics and other buffers at exchanges: ``"mean"``
-            averages them, ``"broadcast"`` takes those of the first worker, ``"keep"`` leaves each
-            worker its own.
+            averages them over those who exchange, ``"broadcast"`` takes those of the first of
+            them, ``"keep"`` leaves each worker its own.
         metric: Called every ``report_every`` steps instead of ``pace.report``.
         report_every: Steps between calls of ``metric``.
         tensorboard: A folder for TensorBoard; the first worker writes.
