@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from paceline.strategies.outer import OuterNesterov
 from paceline.strategies.periodic import Periodic, PeriodicOptions
@@ -45,6 +45,17 @@ class StreamingDilocoOptions(DilocoOptions):
         0.5, ge=0, lt=1, description="Share of a worker's own parameters in a merge."
     )
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.delay > self.period:
+            raise ValueError(f"delay={self.delay} must not be longer than period={self.period}")
+        if self.fragments > self.period:
+            raise ValueError(
+                f"{self.fragments} fragments cannot take turns in a period of {self.period} "
+                "steps; ask for fewer fragments or a longer period"
+            )
+        return self
+
 
 class StreamingDiloco(Diloco):
     """DiLoCo fragment by fragment, overlapped with compute (Douillard et al. 2025)."""
@@ -59,8 +70,3 @@ class StreamingDiloco(Diloco):
         self.num_fragments = self.options.fragments
         self.delay = self.options.delay
         self.keep = self.options.keep
-        if self.num_fragments > self.period:
-            raise ValueError(
-                f"{self.num_fragments} fragments cannot take turns in a period of {self.period} "
-                "steps; ask for fewer fragments or a longer period"
-            )

@@ -16,11 +16,16 @@ from paceline.teams import Pending, Workers
 
 
 class Fragment:
-    """A part of the parameters that is exchanged as a whole: layouts, and a wire for each."""
+    """A part of the parameters that is exchanged as a whole: layouts, and a wire for each.
+
+    At most one exchange of a fragment is under way, so its memory is kept from one to the next.
+    """
 
     def __init__(self, layouts: Sequence[FlatLayout], wires: Sequence[Wire]) -> None:
         self.layouts = list(layouts)
         self.wires = list(wires)
+        self.sent = [layout.new_flat() for layout in layouts]
+        self.mean = [layout.new_flat() for layout in layouts]
 
 
 class Exchange:
@@ -42,8 +47,11 @@ class Exchange:
     ) -> None:
         self.fragment = fragment
         self.step = step
-        self.sent = [layout.pack() for layout in fragment.layouts]
-        self.mean = [torch.empty_like(flat) for flat in self.sent]
+        self.sent = [
+            layout.pack(out=flat)
+            for layout, flat in zip(fragment.layouts, fragment.sent, strict=True)
+        ]
+        self.mean = fragment.mean
         self.buffers_sent = [layout.pack() for layout in replica.buffer_layouts()]
         self.buffers = [torch.empty_like(flat) for flat in self.buffers_sent]
         """Become the average over the representatives of all nodes."""

@@ -35,9 +35,13 @@ class FlatLayout:
         return torch.empty(self.numel, dtype=self.dtype, device=self.device)
 
     @torch.no_grad()
-    def pack(self) -> torch.Tensor:
-        """A flat copy of the tensors as they are now."""
-        flat = self.new_flat()
+    def pack(self, out: torch.Tensor | None = None) -> torch.Tensor:
+        """A flat copy of the tensors as they are now, in ``out`` if it is given.
+
+        On the CPU a new tensor of many megabytes costs several times the copy: the system first
+        has to find and clear its pages.
+        """
+        flat = self.new_flat() if out is None else out
         torch._foreach_copy_(self.views(flat), self.tensors)
         return flat
 
@@ -53,8 +57,13 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def lay_out(tensors: Iterable[torch.Tensor]) -> list[FlatLayout]:
-    """Layouts for floating-point tensors, one for each device and type of average."""
+    """Layouts for floating-point tensors, one for each device and type of average.
+
+    Complex tensors travel as what they are made of, pairs of real numbers.
+    """
     groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     for tensor in tensors:
-        groups.setdefault((tensor.device, wide_dtype(tensor.dtype)), []).append(tensor.detach())
+        values = tensor.detach()
+        real = torch.view_as_real(values) if values.is_complex() else values
+        groups.setdefault((real.device, wide_dtype(real.dtype)), []).append(real)
     return [FlatLayout(group, dtype) for (_device, dtype), group in groups.items()]
