@@ -10,8 +10,10 @@ import multiprocessing
 import os
 import pickle
 import tempfile
+import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import connection
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,8 @@ from paceline.teams.workers import form_workers
 DEVICE = torch.device(os.environ.get("PACELINE_TEST_DEVICE", "cpu"))
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "paceline.train", "jobs"])
+# What the tests' modules import: each worker would import it anew.
+_context.set_forkserver_preload(["hypothesis", "pytest", "torch", "paceline.train", "jobs"])
 _TIMEOUT_S = 180.0
 
 
@@ -39,26 +42,56 @@ def run_job(work: Callable[..., Any], *arguments: Any, nodes: Sequence[int] = (2
     layout = [ranks[sum(nodes[:i]) : sum(nodes[: i + 1])] for i in range(len(nodes))]
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder, "store"))
-        pipes, processes = [], []
-        for rank in ranks:
-            ours, theirs = _context.Pipe(duplex=False)
-            process = _context.Process(
-                target=_worker, args=(work, arguments, layout, rank, store, theirs), daemon=True
-            )
-            process.start()
-            theirs.close()
-            pipes.append(ours)
-            processes.append(process)
-        try:
-            answers = [_receive(pipe, rank) for rank, pipe in enumerate(pipes)]
-        finally:
-            for process in processes:
-                process.join(5.0)
-                process.kill()
+        return _run_all([(_as_worker, (work, arguments, layout, rank, store)) for rank in ranks])
+
+
+def run_launched(
+    work: Callable[..., Any], *arguments: Any, environments: Sequence[Mapping[str, str]]
+) -> list[Any]:
+    """Run ``work(*arguments)`` in processes that find these variables, as a launcher left them."""
+    return _run_all([(_as_launched, (work, arguments, variables)) for variables in environments])
+
+
+def _run_all(calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> list[Any]:
+    pipes, processes = [], []
+    for index, call in enumerate(calls):
+        ours, theirs = _context.Pipe(duplex=False)
+        process = _context.Process(target=_answer, args=(*call, index, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        pipes.append(ours)
+        processes.append(process)
+    are_well = False
+    try:
+        answers = _receive_all(pipes)
+        are_well = all(ok for ok, _ in answers)
+    finally:
+        for process in processes:
+            process.join(5.0 if are_well else 0.0)
+            process.kill()
     failures = [text for ok, text in answers if not ok]
     if failures:
         raise AssertionError("\n".join(failures))
     return [value for _, value in answers]
+
+
+def _receive_all(pipes: Sequence[Connection]) -> list[tuple[bool, Any]]:
+    answers = {pipe: (False, f"worker {i} did not answer") for i, pipe in enumerate(pipes)}
+    open_pipes, deadline = list(pipes), time.monotonic() + _TIMEOUT_S
+    while open_pipes and (
+        ready := connection.wait(open_pipes, max(0.0, deadline - time.monotonic()))
+    ):
+        for pipe in ready:
+            assert isinstance(pipe, Connection)
+            open_pipes.remove(pipe)
+            try:
+                answers[pipe] = pickle.loads(pipe.recv_bytes())
+            except EOFError:
+                answers[pipe] = (False, f"worker {pipes.index(pipe)} died")
+            if not answers[pipe][0]:
+                # The others may wait for this one for ever.
+                deadline = min(deadline, time.monotonic() + 5.0)
+    return [answers[pipe] for pipe in pipes]
 
 
 def make_reproducible() -> None:
@@ -72,35 +105,39 @@ def make_reproducible() -> None:
         torch.backends.cudnn.allow_tf32 = False
 
 
-def _receive(pipe: Connection, rank: int) -> tuple[bool, Any]:
-    if not pipe.poll(_TIMEOUT_S):
-        return False, f"worker {rank} did not answer"
+def _answer(
+    work: Callable[..., Any], arguments: tuple[Any, ...], index: int, pipe: Connection
+) -> None:
+    make_reproducible()
     try:
-        answer: tuple[bool, Any] = pickle.loads(pipe.recv_bytes())
-    except EOFError:
-        return False, f"worker {rank} died"
-    return answer
+        answer = (True, work(*arguments))
+    except BaseException:
+        answer = (False, f"worker {index}:\n{traceback.format_exc()}")
+    # Plain bytes: multiprocessing would send a handle of each tensor, which dies with us.
+    pipe.send_bytes(pickle.dumps(answer))
+    if answer[0] and dist.is_initialized():
+        dist.barrier()
+    # Without the interpreter's shutdown, which waits for the communication library's threads.
+    os._exit(0)
 
 
-def _worker(
+def _as_worker(
     work: Callable[..., Any],
     arguments: tuple[Any, ...],
     layout: list[list[int]],
     rank: int,
     store: str,
-    pipe: Connection,
-) -> None:
-    make_reproducible()
-    try:
-        num_workers = sum(len(ranks) for ranks in layout)
-        dist.init_process_group(
-            "gloo", init_method=f"file://{store}", rank=rank, world_size=num_workers
-        )
-        workers: Workers = form_workers(layout)
-        # Plain bytes: multiprocessing would send a handle of each tensor, which dies with us.
-        pipe.send_bytes(pickle.dumps((True, work(workers, *arguments))))
-        dist.barrier()
-    except BaseException:
-        pipe.send_bytes(pickle.dumps((False, f"worker {rank}:\n{traceback.format_exc()}")))
-    # Without the interpreter's shutdown, which waits for the communication library's threads.
-    os._exit(0)
+) -> Any:
+    num_workers = sum(len(ranks) for ranks in layout)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=num_workers
+    )
+    workers: Workers = form_workers(layout)
+    return work(workers, *arguments)
+
+
+def _as_launched(
+    work: Callable[..., Any], arguments: tuple[Any, ...], variables: Mapping[str, str]
+) -> Any:
+    os.environ.update(variables)
+    return work(*arguments)

@@ -14,8 +14,9 @@ class Place:
     rank: int
     num_workers: int
     local_rank: int
-    # Unique to a machine within the job; only compared, never interpreted.
-    node: int
+    # Unique to a machine within the job; only compared, never interpreted. None where the launcher
+    # numbers no machines, and only their names tell them apart.
+    node: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +50,8 @@ _LAUNCHERS = (
         rank="OMPI_COMM_WORLD_RANK",
         num_workers="OMPI_COMM_WORLD_SIZE",
         local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
-        # Open MPI numbers no nodes; a node is known by the rank of its first worker, which is this
-        # worker's rank less its local rank (mpirun fills nodes in order by default).
+        # Open MPI numbers no nodes, and --map-by node deals ranks out like cards: a node cannot be
+        # told from ranks.
         node=None,
     ),
 )
@@ -79,12 +80,10 @@ def _read(names: _Variables, environment: Mapping[str, str]) -> Place:
                 "script with torchrun, srun or mpirun"
             ) from None
 
-    rank, local_rank = number(names.rank), number(names.local_rank)
-    node = rank - local_rank if names.node is None else number(names.node)
     return Place(
         launcher=names.launcher,
-        rank=rank,
+        rank=number(names.rank),
         num_workers=number(names.num_workers),
-        local_rank=local_rank,
-        node=node,
+        local_rank=number(names.local_rank),
+        node=None if names.node is None else number(names.node),
     )

@@ -154,12 +154,12 @@ def _initialise(place: Place, backend: str | None, environment: Mapping[str, str
 
 
 def _nodes_of_job(place: Place) -> list[list[int]]:
-    """Who sits where: every worker tells its node's number, so nodes may be unequal."""
-    told = torch.zeros(dist.get_world_size(), dtype=torch.int64)
-    told[dist.get_rank()] = place.node
-    dist.all_reduce(told)
-    nodes: dict[int, list[int]] = {}
-    for rank, node in enumerate(told.tolist()):
+    """Who sits where: every worker tells its node's number or name, so nodes may be unequal."""
+    # As objects: torch finds them a device that the group's backend can reach.
+    told: list[int | str] = [0] * dist.get_world_size()
+    dist.all_gather_object(told, socket.gethostname() if place.node is None else place.node)
+    nodes: dict[int | str, list[int]] = {}
+    for rank, node in enumerate(told):
         nodes.setdefault(node, []).append(rank)
     return list(nodes.values())
 
