@@ -36,11 +36,31 @@ class WorkPending(Pending):
         return self._work is None or self._work.is_completed()
 
 
+class StagedPending(Pending):
+    """A message that arrives in the host's memory and belongs in a GPU's."""
+
+    def __init__(self, work: Pending, staged: torch.Tensor, tensor: torch.Tensor) -> None:
+        self._work = work
+        self._staged = staged
+        self._tensor = tensor
+
+    def wait(self) -> None:
+        """Block until the message is there, then put it where it belongs."""
+        self._work.wait()
+        self._tensor.copy_(self._staged)
+
+    def done(self) -> bool:
+        """Whether the message is there."""
+        return self._work.done()
+
+
 class GroupTeam(Team):
     """A team on a process group that this worker is a member of."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
+        # Gloo's collectives stage a GPU's tensors; its messages would take them for the host's.
+        self._stages_messages = "cuda:gloo" in dist.get_backend_config(group)
         self._ranks = dist.get_process_group_ranks(group)
         self._rank = dist.get_rank(group)
         self._bytes_handed = 0
@@ -94,11 +114,16 @@ class GroupTeam(Team):
 
     def send(self, tensor: torch.Tensor, to: int) -> Pending:
         """Send to one member."""
-        return self._pending(tensor, dist.isend(tensor, self._ranks[to], self.group))
+        message = tensor.cpu() if self._stages_messages else tensor
+        return self._pending(message, dist.isend(message, self._ranks[to], self.group))
 
     def receive(self, tensor: torch.Tensor, source: int) -> Pending:
         """Receive from one member; nothing is handed over."""
-        return WorkPending(dist.irecv(tensor, self._ranks[source], self.group))
+        if not (tensor.is_cuda and self._stages_messages):
+            return WorkPending(dist.irecv(tensor, self._ranks[source], self.group))
+        staged = torch.empty_like(tensor, device="cpu", pin_memory=True)
+        work = WorkPending(dist.irecv(staged, self._ranks[source], self.group))
+        return StagedPending(work, staged, tensor)
 
     def agree(self, number: float, op: Op = "mean") -> float:
         """Combine one number of every member."""
