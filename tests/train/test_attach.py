@@ -147,10 +147,10 @@ def test_a_world_of_one(strategy: str) -> None:
 def start_unequal(workers: Workers) -> dict[str, Any]:
     """Everybody starts from the first worker's parameters (frozen too), buffers and counters."""
     model = workloads.build_model("normed", seed=workers.world.rank)
-    assert isinstance(model, nn.Sequential)
-    model[0].weight.requires_grad_(False)
-    model[1].running_mean.fill_(float(workers.world.rank + 3))
-    model[1].num_batches_tracked.fill_(workers.world.rank + 5)
+    next(model.parameters()).requires_grad_(False)
+    buffers = dict(model.named_buffers())
+    buffers["1.running_mean"].fill_(float(workers.world.rank + 3))
+    buffers["1.num_batches_tracked"].fill_(workers.world.rank + 5)
     trainable = [p for p in model.parameters() if p.requires_grad]
     pace = attach(model, torch.optim.SGD(trainable, lr=0.1), "daso", workers=workers)
     pace.detach()

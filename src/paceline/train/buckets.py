@@ -86,6 +86,22 @@ class Buckets:
         self._num_launched = 0
         self._missing: dict[int, list[int]] = {}
 
+    def are_spent(self, *, arrived: nn.Parameter | None = None) -> bool:
+        """Whether no step can follow on the last exchange: dropped, set to zero, or not finite.
+
+        ``arrived`` has its first new gradient already; it tells only whether the old was dropped.
+        """
+        kept = {
+            parameter: view
+            for bucket in self.buckets
+            for parameter, view in zip(bucket.parameters, bucket.views, strict=True)
+            if parameter.grad is view
+        }
+        old = [view for parameter, view in kept.items() if parameter is not arrived]
+        if not old:
+            return arrived not in kept
+        return not any(grad.any() for grad in old) or not all(grad.isfinite().all() for grad in old)
+
     def gradient_ready(self, parameter: nn.Parameter) -> None:
         """A gradient is complete; launch its bucket if that was the last, and those behind it."""
         bucket = self._home[parameter]

@@ -49,6 +49,7 @@ class Pace:
         self._is_accumulating = False
         self._is_backward_open = False
         self._awaits_step = False
+        self._was_step_skipped = False
         self._is_finished = False
         replica = Replica(model, buffers=buffers)
         make_equal(model, workers)
@@ -91,6 +92,7 @@ class Pace:
 
         The workers' values are averaged, so that all of them decide alike.
         """
+        self._count_skipped_step()
         agreed = self.workers.world.agree(float(metric), "mean")
         self.strategy.report(agreed)
         self._monitor.log(self.strategy.step, {"metric": agreed})
@@ -101,6 +103,8 @@ class Pace:
         Called when the context ends. Call it before evaluating or saving the final model, or use
         it again after more steps.
         """
+        if self._awaits_step:
+            self._finish_step()
         if not self._is_finished:
             self.strategy.finish()
             self._is_finished = True
@@ -121,6 +125,7 @@ class Pace:
 
         Nodes differ between exchanges, so every worker saves its own; see :meth:`save`.
         """
+        self._count_skipped_step()
         return {
             "version": _CHECKPOINT_VERSION,
             "strategy": type(self.strategy).__name__,
@@ -165,19 +170,24 @@ class Pace:
     def _on_gradient(self, parameter: torch.Tensor) -> None:
         if self._is_accumulating:
             return
+        assert isinstance(parameter, nn.Parameter)
         if not self._is_backward_open:
             self._is_backward_open = True
+            self._was_step_skipped = self._awaits_step and self._buckets.are_spent(
+                arrived=parameter
+            )
             # Runs when this backward pass ends: clipping and unscaling, which come next, must see
             # the exchanged gradients.
             engine = torch.autograd.Variable._execution_engine
             engine.queue_callback(self._after_backward)
-        assert isinstance(parameter, nn.Parameter)
         self._buckets.gradient_ready(parameter)
 
     @torch.no_grad()
     def _after_backward(self) -> None:
         self._is_backward_open = False
         self._buckets.complete(self._wait)
+        if self._was_step_skipped:
+            self._finish_step()
         self.strategy.gradients_ready()
         self._awaits_step = True
 
@@ -188,11 +198,18 @@ class Pace:
         if self._awaits_step:
             self._finish_step()
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _before_forward(self, _model: nn.Module, _args: Any) -> None:
+        # In a compiled model this would break the graph; there the backward pass looks after it.
+        if torch.compiler.is_compiling():
+            return
+        if not self._is_accumulating and torch.is_grad_enabled():
+            self._count_skipped_step()
+
+    def _count_skipped_step(self) -> None:
         # A GradScaler skips the optimizer's step where it meets infinities, on this node perhaps
-        # and not on others. The step counts all the same, or the nodes would lose count.
-        if self._awaits_step and not self._is_accumulating and torch.is_grad_enabled():
+        # and not on others. The step counts all the same, or the nodes would lose count. Other
+        # gradients are still waiting: for a second backward pass, or for the step.
+        if self._awaits_step and self._buckets.are_spent():
             self._finish_step()
 
     @torch.no_grad()
