@@ -27,8 +27,13 @@ class Monitor:
             for name, number in numbers.items():
                 self._writer.add_scalar(f"paceline/{name}", number, step)
 
-    def close(self) -> None:
+    def flush(self) -> None:
         """Write what is left to disk."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Write what is left to disk, and nothing from now on."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -108,6 +108,7 @@ class Pace:
         if not self._is_finished:
             self.strategy.finish()
             self._is_finished = True
+        self._monitor.flush()
 
     def detach(self) -> None:
         """Remove all hooks; model and optimizer are as before, and so is the class of both."""
