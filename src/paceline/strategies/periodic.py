@@ -223,6 +223,9 @@ class Periodic(Strategy):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
         super().load_state_dict(state)
+        # What is under way works on the wires, which are about to change.
+        for exchange in self._in_flight.values():
+            exchange.wait()
         self._num_exchanges = state["num_exchanges"]
         self._last_starts = list(state["last_starts"])
         self._is_settled = state["is_settled"]

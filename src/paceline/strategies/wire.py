@@ -71,7 +71,6 @@ class FullWire(Wire):
 
     def settle(self, agreed: torch.Tensor) -> None:
         """Nothing is carried on."""
-        del self._sent
 
 
 class DeltaWire(Wire):
