@@ -210,7 +210,6 @@ def test_a_script_under_torchrun(tmp_path: Path) -> None:
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    assert sorted(result.stdout.split("\n")[:2]) == [
-        "worker 0 of 2 on ((0, 1),): True",
-        "worker 1 of 2 on ((0, 1),): True",
-    ]
+    # Two processes write to one stream; their line ends may change places.
+    for rank in (0, 1):
+        assert f"worker {rank} of 2 on ((0, 1),): True" in result.stdout

@@ -9,15 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, Store
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.rendezvous import rendezvous
 
+from paceline.teams.backend import agree_on_backend, find_gpu
 from paceline.teams.background import Background
 from paceline.teams.emulated import EmulatedTeam, link_of_node
 from paceline.teams.group import GroupTeam
 from paceline.teams.launcher import Place, find_place
 from paceline.teams.team import Team
+
+_TIMEOUT = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +71,7 @@ def find_workers(
     """The workers of this job, from a two-dimensional ``mesh`` (nodes x workers) or the launcher.
 
     Initialises ``torch.distributed`` if the user has not: NCCL for CUDA and Gloo for CPU tensors
-    where there is a GPU for each local worker, Gloo alone otherwise; ``backend`` chooses another.
+    where there is a GPU for each worker, Gloo alone otherwise; ``backend`` chooses another.
     """
     place = find_place(environment)
     if not dist.is_initialized():
@@ -132,24 +136,25 @@ def _own_group(partition: Sequence[Sequence[int]]) -> dist.ProcessGroup:
 
 
 def _initialise(place: Place, backend: str | None, environment: Mapping[str, str]) -> None:
-    if backend is None:
-        has_gpu = torch.cuda.is_available() and place.local_rank < torch.cuda.device_count()
-        backend = "cpu:gloo,cuda:nccl" if has_gpu else "gloo"
-    if place.num_workers == 1 and "MASTER_ADDR" not in environment:
-        store = torch._C._distributed_c10d.HashStore()
-        dist.init_process_group(backend, store=store, rank=0, world_size=1)
-        return
-    if "MASTER_ADDR" not in environment:
+    store: Store
+    if "MASTER_ADDR" in environment:
+        meeting = rendezvous(
+            "env://", rank=place.rank, world_size=place.num_workers, timeout=_TIMEOUT
+        )
+        store = next(meeting)[0]
+    elif place.num_workers == 1:
+        store = HashStore()
+    else:
         raise ValueError(
             f"{place.launcher} started {place.num_workers} workers but MASTER_ADDR is not set; set "
             "MASTER_ADDR and MASTER_PORT to the first node's address and a free port"
         )
     dist.init_process_group(
-        backend,
-        init_method="env://",
+        backend or agree_on_backend(store, place.num_workers, find_gpu(place)),
+        store=store,
         rank=place.rank,
         world_size=place.num_workers,
-        timeout=timedelta(minutes=10),
+        timeout=_TIMEOUT,
     )
 
 
