@@ -41,6 +41,8 @@ class Gate:
     def settle(self) -> None:
         """Wait until all background work asked for so far is done."""
         self._background.run(lambda: None, device=DEVICE).wait()
+        if DEVICE.type == "cuda":
+            torch.cuda.synchronize()
 
 
 def train(workers: Workers, merge: str, open_after: dict[int, int], **options: Any) -> list[float]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ import workloads
 from jobs import DEVICE, run_job
 from paceline.strategies.wire import _CODECS, WireName
 from paceline.teams import Workers
+from paceline.teams.background import Background
+from paceline.teams.workers import form_workers
 from paceline.train import attach
 
 NARROW: list[WireName] = ["bf16", "fp16", "int8"]
@@ -236,3 +239,68 @@ def test_narrow_wires_carry_half_and_a_quarter_of_the_bytes(nodes: tuple[int, ..
     for full, *narrow in run_job(bytes_across, nodes=nodes):
         shares = [count / full for count in narrow]
         assert shares == pytest.approx([0.5, 0.5, 0.25], rel=0.02)
+
+
+class Unhurried(Background):
+    """Writes down the pauses it is asked for, and takes none."""
+
+    pauses: ClassVar[list[float]] = []
+
+    def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
+
+def pace_exchanges(workers: Workers, rate_bytes_per_s: float) -> list[list[float]]:
+    """The pauses of one exchange, for every wire, by a clock that stands still."""
+    background = Unhurried(node=workers.background.node, across=workers.background.across)
+    workers = dataclasses.replace(workers, background=background, clock=lambda: 0.0)
+    pauses = []
+    for wire in ("fp32", *NARROW):
+        model = torch.nn.Linear(512, 96, bias=False, device=DEVICE)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        pace = attach(
+            model,
+            optimizer,
+            "local-sgd",
+            workers=workers,
+            wire=wire,
+            period=1,
+            rate_bytes_per_s=rate_bytes_per_s,
+            chunk_bytes=4 * 512 * 32,
+        )
+        Unhurried.pauses.clear()
+        torch.autograd.backward(model(torch.ones(1, 512, device=DEVICE)).sum())
+        optimizer.step()
+        pauses.append(list(Unhurried.pauses))
+        pace.detach()
+    return pauses
+
+
+def test_an_exchange_is_paced_by_what_travels() -> None:
+    num_values, rate = 512 * 32, 1e6
+    for full, bf16, fp16, int8 in run_job(pace_exchanges, rate, nodes=(1, 1)):
+        # Three chunks each, and a pause after every one.
+        assert full == pytest.approx([4 * num_values / rate] * 3)
+        assert bf16 == fp16 == pytest.approx([2 * num_values / rate] * 3)
+        assert int8 == pytest.approx([num_values * (1 + 4 / BLOCK) / rate] * 3)
+
+
+def exchange_among_shuffled(_workers: Workers) -> list[tuple[float, float]]:
+    """Nodes whose order is not their ranks': first and last value of a drift, for every wire."""
+    workers = form_workers([[3, 1], [0, 2]])
+    results = []
+    for wire in ("fp32", *NARROW):
+        model, optimizer = workloads.build_drift(2 * BLOCK + 1)
+        with attach(model, optimizer, "local-sgd", workers=workers, wire=wire, period=2):
+            for _ in range(4):
+                optimizer.zero_grad()
+                torch.autograd.backward(model(1.0 + workers.world.rank))
+                optimizer.step()
+        results.append((model.values[0].item(), model.values[-1].item()))
+    return results
+
+
+def test_nodes_may_come_in_any_order() -> None:
+    for results in run_job(exchange_among_shuffled, nodes=(4,)):
+        for first, last in results:
+            assert first == last == pytest.approx(4 * 2.5, rel=0.01)

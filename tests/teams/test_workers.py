@@ -41,9 +41,11 @@ def describe(workers: Workers) -> dict[str, Any]:
 
 
 def expected(nodes: Sequence[Sequence[int]], rank: int) -> dict[str, Any]:
+    """Workers of a node are numbered by their ranks, in whatever order they were named."""
+    nodes = [sorted(ranks) for ranks in nodes]
     index = next(i for i, ranks in enumerate(nodes) if rank in ranks)
-    place = list(nodes[index]).index(rank)
-    node = sorted(nodes[index])
+    place = nodes[index].index(rank)
+    node = nodes[index]
     across = sorted(ranks[place] for ranks in nodes if place < len(ranks))
     return {
         "nodes": tuple(tuple(ranks) for ranks in nodes),

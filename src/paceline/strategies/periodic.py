@@ -102,7 +102,7 @@ class Periodic(Strategy):
         return self.step - self._last_starts[fragment] >= self.period
 
     def current_delay(self) -> int:
-        """Steps until an exchange that starts now is merged."""
+        """Steps from a start to its merge. A change holds for what is under way as well."""
         return self.delay
 
     def _exchange(self, index: int) -> None:

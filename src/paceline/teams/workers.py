@@ -90,6 +90,8 @@ def form_workers(
             f"The nodes {[list(ranks) for ranks in nodes]} must name each of the {num_workers} "
             "workers of this job exactly once."
         )
+    # torch numbers the members of a group by their ranks; a place in the node must mean the same.
+    nodes = [sorted(ranks) for ranks in nodes]
     most = max(len(ranks) for ranks in nodes)
     columns = [[ranks[i] for ranks in nodes if i < len(ranks)] for i in range(most)]
     own_node = next(i for i, ranks in enumerate(nodes) if dist.get_rank() in ranks)
