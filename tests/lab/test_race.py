@@ -86,29 +86,25 @@ def test_results_and_logs_are_kept(outcome: dict[str, Any], folder: Path) -> Non
 
 
 @pytest.fixture(scope="module")
-def twins(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """The same race twice, on links emulated in software."""
-    return [
-        race(
-            *("--strategies", "ddp", "--emulation", "software", "--workers", "1", "--seed", "5"),
-            *("--epochs", "2", "--link", "1gbit", "--out", str(tmp_path_factory.mktemp("twin"))),
-        )
-        for _ in range(2)
-    ]
+def again(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """DDP once more, on other links: faster ones, emulated in software."""
+    return race(
+        *("--strategies", "ddp", "--emulation", "software", "--link", "1gbit"),
+        *("--epochs", "1", "--out", str(tmp_path_factory.mktemp("again"))),
+    )
 
 
-def test_the_same_seed_gives_the_same_model(twins: list[dict[str, Any]]) -> None:
-    first, second = (outcome["results"][0] for outcome in twins)
-    assert len(first["accuracies"]) == 2
+def test_the_same_seed_gives_the_same_model_whatever_the_link(
+    outcome: dict[str, Any], again: dict[str, Any]
+) -> None:
+    first, second = outcome["results"][0], again["results"][0]
     assert first["accuracies"] == second["accuracies"]
     assert first["final_loss"] == second["final_loss"]
 
 
-def test_a_race_on_software_links_says_so_and_counts_exactly(twins: list[dict[str, Any]]) -> None:
-    for outcome in twins:
-        assert outcome["emulation"] == "software"
-        (ddp,) = outcome["results"]
-        assert ddp["num_steps"] == 2 * (NUM_TRAIN_EXAMPLES // (32 * 2))
-        assert ddp["bytes_between_nodes"] == ring_bytes(2, 2, ddp["num_steps"])
-        # A step takes at least as long as its bytes on the link.
-        assert ddp["step_s"] >= model_bytes() / 125e6
+def test_a_race_on_software_links_says_so_and_counts_exactly(again: dict[str, Any]) -> None:
+    assert again["emulation"] == "software"
+    (ddp,) = again["results"]
+    assert ddp["bytes_between_nodes"] == ring_bytes(4, 2, ddp["num_steps"])
+    # A step takes at least as long as its bytes on the link.
+    assert ddp["step_s"] >= ring_bytes(4, 1, 1) / 125e6
