@@ -28,8 +28,8 @@ from paceline.teams.workers import form_workers
 DEVICE = torch.device(os.environ.get("PACELINE_TEST_DEVICE", "cpu"))
 
 _context = multiprocessing.get_context("forkserver")
-# What the tests' modules import: each worker would import it anew.
-_context.set_forkserver_preload(["hypothesis", "pytest", "torch", "paceline.train", "jobs"])
+# What tests and the first step of an optimizer import: each worker would import it anew.
+_context.set_forkserver_preload(["hypothesis", "pytest", "torch._dynamo", "paceline.train", "jobs"])
 _TIMEOUT_S = 180.0
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 
-from paceline.teams import Team
+from paceline.teams import Pending, Team
 
 WireName = Literal["fp32", "bf16", "fp16", "int8"]
 
@@ -131,9 +131,15 @@ class DeltaWire(Wire):
     ) -> torch.Tensor:
         received = [torch.empty_like(part) for part in encoded]
         received[across.rank] = encoded[across.rank]
-        others = [peer for peer in range(across.size) if peer != across.rank]
-        pendings = [across.send(encoded[peer], peer) for peer in others]
-        pendings += [across.receive(received[peer], peer) for peer in others]
+        pendings: list[Pending] = []
+        # NCCL carries what two workers send each other in the order of their calls: one of them
+        # must send first, and the other receive.
+        for peer in range(across.rank):
+            pendings.append(across.receive(received[peer], peer))
+            pendings.append(across.send(encoded[peer], peer))
+        for peer in range(across.rank + 1, across.size):
+            pendings.append(across.send(encoded[peer], peer))
+            pendings.append(across.receive(received[peer], peer))
         for pending in pendings:
             pending.wait()
         parts = [self._codec.decode(part) for part in received]
