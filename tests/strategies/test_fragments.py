@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -19,6 +19,7 @@ def fragment_sizes(sizes: list[int], count: int) -> list[list[int]]:
     return [[tensor.numel() for layout in part for tensor in layout.tensors] for part in fragments]
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(1, 50), min_size=1, max_size=12).flatmap(
         lambda sizes: st.tuples(st.just(sizes), st.integers(1, len(sizes)))
@@ -33,6 +34,7 @@ def test_fragments_hold_everything_once_and_none_is_empty(case: tuple[list[int],
     assert parts == [sizes[places.start : places.stop] for places in reference.cut(sizes, count)]
 
 
+@settings(deadline=None)
 @given(st.integers(1, 8), st.integers(1, 8))
 def test_equal_parameters_make_even_fragments(count: int, each: int) -> None:
     assert fragment_sizes([3] * (count * each), count) == [[3] * each] * count

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import workloads
@@ -37,6 +37,7 @@ def value_blocks(draw: st.DrawFn) -> torch.Tensor:
     return values
 
 
+@settings(deadline=None)
 @given(value_blocks())
 def test_codecs_round_to_the_nearest(values: torch.Tensor) -> None:
     def error(name: WireName) -> torch.Tensor:
