@@ -58,9 +58,8 @@ class Job:
         self._agents: list[subprocess.Popen[bytes]] = []
         try:
             for index in range(len(seats)):
-                arguments = _agent_command(
-                    index, seats, rendezvous_port, _worker_command(command, folder, slow)
-                )
+                worker = _worker_command(command, folder, slow)
+                arguments = _agent_command(index, seats, rendezvous_port, folder, worker)
                 self._agents.append(
                     subprocess.Popen(
                         arguments,
@@ -136,7 +135,11 @@ def _worker_command(
 
 
 def _agent_command(
-    index: int, seats: Sequence[Seat], rendezvous_port: int, worker_command: Sequence[str]
+    index: int,
+    seats: Sequence[Seat],
+    rendezvous_port: int,
+    folder: Path,
+    worker_command: Sequence[str],
 ) -> list[str]:
     seat = seats[index]
     enter = [
@@ -154,6 +157,8 @@ def _agent_command(
         f"--rdzv-conf=is_host={int(index == 0)},join_timeout=120",
         f"--local-addr={seat.address}",
         "--max-restarts=0",
+        # By default torchrun leaves a folder behind in the system's temporary one.
+        f"--log-dir={folder / f'torchrun{index}'}",
         "--no-python",
     ]
     return [*enter, *torchrun, *worker_command]
