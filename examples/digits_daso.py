@@ -28,4 +28,5 @@ for epoch in range(EPOCHS):
 images, labels = data.test.tensors
 accuracy = (model.eval()(images).argmax(-1) == labels).double().mean().item()
 print(f"worker {dist.get_rank()}: accuracy {accuracy:.1%}")
+dist.barrier()
 dist.destroy_process_group()
