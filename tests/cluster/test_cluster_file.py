@@ -75,6 +75,14 @@ def test_between_is_shared_and_inside_is_not_unless_the_file_says_so() -> None:
     assert not cluster.nodes[0].inside.shared
 
 
+def test_half_of_the_bandwidth_is_read_and_written() -> None:
+    text = GOOD.replace("shared = true", 'shared = true\nhalf_bandwidth_at = "64 KiB"')
+    cluster = parse_cluster(text, "rooms.toml")
+    assert [node.between.half_bytes for node in cluster.nodes] == [65536, 0]
+    assert dump_cluster(cluster).count("half_bandwidth_at") == 1
+    assert parse_cluster(dump_cluster(cluster), "again") == cluster
+
+
 def test_an_own_device_goes_before_a_built_in_one() -> None:
     cluster = parse_cluster(GOOD.replace("my-gpu", "v100-32gb"), "rooms.toml")
     assert cluster.nodes[0].device.memory_bytes == 16 * 10**9
@@ -112,6 +120,7 @@ BAD = [
     ("workers = 4", "workers = true", "node[0].workers", "at least 1, not True"),
     ("count = 2", "count = 2.5", "node[0].count", "at least 1, not 2.5"),
     ("shared = true", "shared = 1", "between.shared", "true or false, not 1"),
+    ("shared = true", "half_bandwidth_at = 4", "between.half_bandwidth_at", "has no unit: write"),
     ("24.48", '"24.48"', "node[0].price_per_hour", "number of US dollars such as 24.48"),
     ("24.48", "-1", "node[0].price_per_hour", "number of US dollars such as 24.48"),
     ("24.48", "inf", "node[0].price_per_hour", "number of US dollars such as 24.48"),
@@ -196,6 +205,7 @@ links = st.builds(
     latency_s=st.floats(min_value=0, allow_infinity=False),
     bandwidth_bytes_per_s=positive,
     shared=st.booleans(),
+    half_bytes=st.integers(min_value=0, max_value=2**60),
     source=sources,
 )
 devices = st.builds(

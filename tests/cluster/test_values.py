@@ -104,6 +104,8 @@ def test_with_link_takes_a_numpy_number() -> None:
         (link, {"bandwidth_bytes_per_s": float("inf")}, "Link.bandwidth_bytes_per_s"),
         (link, {"bandwidth_bytes_per_s": "1 GB/s"}, "Link.bandwidth_bytes_per_s"),
         (link, {"bandwith": 3}, "Link.bandwith"),
+        (link, {"half_bytes": -1}, "Link.half_bytes"),
+        (link, {"half_bytes": 0.5}, "Link.half_bytes"),
         (device, {"memory_bytes": 0}, "Device.memory_bytes"),
         (device, {"flops": {}}, "Device.flops"),
         (device, {"flops": {"fp64": 1e12}}, "Device.flops.fp64"),
@@ -159,5 +161,6 @@ def test_to_dict_is_plain_json_in_base_units() -> None:
         "latency_s": 1e-6,
         "bandwidth_bytes_per_s": 1e9,
         "shared": True,
+        "half_bytes": 0,
         "source": "",
     }

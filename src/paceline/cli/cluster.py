@@ -110,7 +110,7 @@ def _nodes_table(cluster: Cluster) -> Table:
 
 
 def _links_table(cluster: Cluster) -> Table:
-    table = _table("link", "latency", "bandwidth", "per", "source")
+    table = _table("link", "latency", "bandwidth", "half at", "per", "source")
     for node in cluster.nodes:
         _link_row(table, f"inside {node.name}", node.inside, bits=False)
         _link_row(table, f"between {node.name}", node.between, bits=True)
@@ -123,6 +123,7 @@ def _link_row(table: Table, name: str, link: Link, *, bits: bool) -> None:
         name,
         format_duration(link.latency_s),
         format_bandwidth(link.bandwidth_bytes_per_s, bits=bits),
+        format_size(link.half_bytes) if link.half_bytes else "-",
         "node" if link.shared else "worker",
         link.source,
     )

@@ -18,6 +18,7 @@ from paceline.cluster.table import Table, suggestion
 from paceline.cluster.units import (
     parse_bandwidth,
     parse_duration,
+    parse_size,
     write_bandwidth,
     write_duration,
     write_size,
@@ -35,7 +36,7 @@ _NODE_KEYS = (
     "price_per_hour",
     "source",
 )
-_LINK_KEYS = ("latency", "bandwidth", "shared", "source")
+_LINK_KEYS = ("latency", "bandwidth", "shared", "half_bandwidth_at", "source")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -127,6 +128,11 @@ def _read_link(link: Table, *, shared: bool) -> Link:
         latency_s=link.quantity("latency", parse_duration, example="5 us"),
         bandwidth_bytes_per_s=link.quantity("bandwidth", parse_bandwidth, example="10 Gbit/s"),
         shared=link.flag("shared", default=shared),
+        half_bytes=(
+            link.quantity("half_bandwidth_at", parse_size, example="64 KiB")
+            if "half_bandwidth_at" in link
+            else 0
+        ),
         source=link.text("source", default=""),
     )
 
@@ -166,6 +172,8 @@ def _link_lines(header: str, link: Link) -> Iterator[str]:
     yield f"latency = {_text(write_duration(link.latency_s))}"
     yield f"bandwidth = {_text(write_bandwidth(link.bandwidth_bytes_per_s))}"
     yield f"shared = {'true' if link.shared else 'false'}"
+    if link.half_bytes:
+        yield f"half_bandwidth_at = {_text(write_size(link.half_bytes))}"
     yield f"source = {_text(link.source)}"
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from paceline.cluster.record import NotNegative, Positive, Record
+from paceline.cluster.record import CountOrZero, NotNegative, Positive, Record
 
 
 class Link(Record):
     """A message of n bytes takes ``latency_s + n / bandwidth_bytes_per_s`` on an idle link.
 
+    With ``half_bytes`` it takes ``latency_s + (n + sqrt(n * half_bytes)) / bandwidth_bytes_per_s``.
     The bandwidth is that of one direction. Datasheets like to print the sum of both.
     """
 
@@ -16,5 +17,8 @@ class Link(Record):
     shared: bool = False
     """Whether the node's workers share the bandwidth (one network card) or each have it to
     themselves (NVLink through a switch)."""
+    half_bytes: CountOrZero = 0
+    """The size of a message that gets half of the bandwidth; larger ones get more, and 0 means
+    that all get the whole of it."""
     source: str = ""
     """Where the figures are from."""
