@@ -1,0 +1,96 @@
+"""Fits a model's few constants to measured times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from paceline.collectives.topology import Numbers, Route
+
+Array = npt.NDArray[np.float64]
+
+# An efficiency has to earn its place: without it the fit must be worse by this factor.
+_WORTH_A_CONSTANT = 1.2
+
+
+def mean_error(predicted_s: Numbers, measured_s: Numbers) -> float:
+    """The mean of |predicted / measured − 1|."""
+    return float(np.mean(np.abs(np.asarray(predicted_s) / measured_s - 1)))
+
+
+def fit_route(predict: Callable[[Route], Numbers], times_s: Sequence[float]) -> Route:
+    """The route for which ``predict`` comes closest to the measured times.
+
+    ``half_bytes`` stays 0 where latency and bandwidth explain the times about as well alone.
+    """
+
+    def route(constants: Array) -> Route:
+        latency_s, bandwidth_bytes_per_s, *half_bytes = (float(value) for value in constants)
+        return Route(
+            latency_s=latency_s,
+            bandwidth_bytes_per_s=bandwidth_bytes_per_s,
+            half_bytes=half_bytes[0] if half_bytes else 0.0,
+        )
+
+    def predict_from(constants: Array) -> Numbers:
+        return predict(route(constants))
+
+    measured_s = np.asarray(times_s)
+    # Where to start: the formulas are linear in latency and in seconds per byte.
+    unit_s = np.asarray(predict(Route(latency_s=0.0, bandwidth_bytes_per_s=1.0)))
+    bandwidth = float(np.max(unit_s / measured_s))
+    simple = fit_constants(predict_from, (min(times_s) / 4, bandwidth), measured_s)
+    full = fit_constants(predict_from, (*simple, 1e4), measured_s)
+    gain = mean_error(predict_from(simple), measured_s) / mean_error(predict_from(full), measured_s)
+    return route(full if gain > _WORTH_A_CONSTANT else simple)
+
+
+def fit_constants(
+    predict: Callable[[Array], Numbers], start: Sequence[float], measured_s: Array
+) -> Array:
+    """Positive constants with the least mean error, found from ``start``."""
+
+    def cost(logarithms: Array) -> float:
+        return mean_error(predict(np.exp(logarithms)), measured_s)
+
+    best = np.log(np.asarray(start, dtype=np.float64))
+    # A simplex can collapse before it is there; a fresh one goes on.
+    for size in (1.0, 0.3, 0.1):
+        best = _descend(cost, best, size)
+    return np.exp(best)
+
+
+def _descend(cost: Callable[[Array], float], start: Array, size: float) -> Array:
+    """Nelder and Mead's simplex ("A simplex method for function minimization", 1965)."""
+    points: list[Any] = [start, *(start + size * axis for axis in np.eye(len(start)))]
+    simplex = [(cost(point), point) for point in points]
+    for _ in range(200 * len(start)):
+        simplex.sort(key=lambda item: item[0])
+        if simplex[-1][0] - simplex[0][0] < 1e-9:
+            break
+        centre = np.mean([point for _, point in simplex[:-1]], axis=0)
+        worst = simplex[-1][1]
+
+        def along(
+            distance: float, centre: Array = centre, worst: Array = worst
+        ) -> tuple[float, Array]:
+            point = centre + distance * (centre - worst)
+            return cost(point), point
+
+        reflected = along(1.0)
+        if reflected[0] < simplex[0][0]:
+            simplex[-1] = min(along(2.0), reflected, key=lambda item: item[0])
+        elif reflected[0] < simplex[-2][0]:
+            simplex[-1] = reflected
+        else:
+            contracted = along(0.5 if reflected[0] < simplex[-1][0] else -0.5)
+            if contracted[0] < simplex[-1][0]:
+                simplex[-1] = contracted
+            else:
+                best = simplex[0][1]
+                halfway = [best + (point - best) / 2 for _, point in simplex[1:]]
+                simplex = [simplex[0], *((cost(point), point) for point in halfway)]
+    return np.asarray(min(simplex, key=lambda item: item[0])[1])

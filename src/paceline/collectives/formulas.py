@@ -1,0 +1,111 @@
+"""The cost of one collective, in closed form.
+
+P workers, n bytes, α seconds of latency, B bytes per second, h bytes at which half of B is
+reached. Every number may be a NumPy array. ``num_bytes`` is the whole tensor: what goes into an
+all-reduce or a reduce-scatter, what comes out of an all-gather or a broadcast.
+
+Sources:
+
+- [Hockney] R. Hockney, "The communication challenge for MPP", Parallel Computing 20, 1994: α + n/B.
+- [Thakur] R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication
+  operations in MPICH", IJHPCA 19, 2005: rings and binomial trees.
+- [Patarasuk] P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+  workstations", JPDC 69, 2009: the ring all-reduce.
+- [Sanders] P. Sanders, J. Speck, J. L. Träff, "Two-tree algorithms for full bandwidth broadcast,
+  reduction and scan", Parallel Computing 35, 2009: the double binary tree.
+- [Jeaugey] S. Jeaugey, "Massively scale your deep learning training with NCCL 2.4", NVIDIA
+  developer blog, 2019: the double binary tree in NCCL.
+- [Jia] X. Jia et al., "Highly scalable deep learning training system with mixed-precision",
+  arXiv:1807.11205, 2018: the hierarchical all-reduce.
+- [NCCL] NVIDIA/nccl, src/device/all_reduce.h: the passes of a ring all-reduce on a GPU.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paceline.collectives.topology import Numbers, Route
+
+
+def transfer_s(num_bytes: Numbers, route: Route) -> Numbers:
+    """(n + √(n·h)) / B: bandwidth alone, n/B at the efficiency 1 / (1 + √(h/n)).
+
+    Half of the bandwidth at n = h. The root is what a pipeline leaves over that cuts a message
+    into the best number of pieces: (√(n/B) + √α)² = n/B + 2√(α·n/B) + α. An efficiency of
+    n / (n + h) would be another latency, h/B, and could not be told from α.
+    """
+    moved = num_bytes + np.sqrt(num_bytes * route.half_bytes)
+    return moved / route.bandwidth_bytes_per_s
+
+
+def message_s(num_bytes: Numbers, route: Route) -> Numbers:
+    """α + n/B, with the efficiency of :func:`transfer_s`: point-to-point. [Hockney]."""
+    return route.latency_s + transfer_s(num_bytes, route)
+
+
+def reduce_scatter_s(num_bytes: Numbers, num_workers: Numbers, route: Route) -> Numbers:
+    """(P−1) messages of n/P, round a ring. [Thakur]."""
+    return (num_workers - 1) * message_s(num_bytes / num_workers, route)
+
+
+def all_gather_s(num_bytes: Numbers, num_workers: Numbers, route: Route) -> Numbers:
+    """(P−1) messages of n/P, round a ring. [Thakur]."""
+    return (num_workers - 1) * message_s(num_bytes / num_workers, route)
+
+
+def ring_all_reduce_s(num_bytes: Numbers, num_workers: Numbers, route: Route) -> Numbers:
+    """2(P−1) messages of n/P: a reduce-scatter and an all-gather. [Patarasuk]."""
+    return 2 * (num_workers - 1) * message_s(num_bytes / num_workers, route)
+
+
+def tree_all_reduce_s(num_bytes: Numbers, num_workers: Numbers, route: Route) -> Numbers:
+    """2⌈log₂P⌉·α + 2n/B: up and down a double binary tree, pipelined. [Sanders], [Jeaugey].
+
+    In each of the two trees, with half of the bytes each, a worker that is no leaf has two
+    children to hear from and to tell, so n bytes pass it on the way up and n on the way down.
+    """
+    latency_s = 2 * np.ceil(np.log2(num_workers)) * route.latency_s
+    return latency_s + np.where(np.greater(num_workers, 1), 2 * transfer_s(num_bytes, route), 0.0)
+
+
+def hierarchical_all_reduce_s(
+    num_bytes: Numbers,
+    num_nodes: Numbers,
+    workers_per_node: Numbers,
+    inside: Route,
+    across: Route,
+) -> Numbers:
+    """Reduce-scatter in the node, all-reduce of n/g across, all-gather in the node. [Jia].
+
+    ``across`` is what each of the g concurrent all-reduces gets of the node's network card.
+    """
+    return (
+        reduce_scatter_s(num_bytes, workers_per_node, inside)
+        + ring_all_reduce_s(num_bytes / workers_per_node, num_nodes, across)
+        + all_gather_s(num_bytes, workers_per_node, inside)
+    )
+
+
+def chain_broadcast_s(num_bytes: Numbers, num_workers: Numbers, route: Route) -> Numbers:
+    """(P−1)·α + n/B: in small pieces from worker to worker, pipelined. [Thakur]."""
+    transfer = np.where(np.greater(num_workers, 1), transfer_s(num_bytes, route), 0.0)
+    return (num_workers - 1) * route.latency_s + transfer
+
+
+def binomial_broadcast_s(num_bytes: Numbers, num_workers: Numbers, route: Route) -> Numbers:
+    """⌈log₂P⌉·(α + n/B): who has the tensor sends all of it to one who has not. [Thakur]."""
+    return np.ceil(np.log2(num_workers)) * message_s(num_bytes, route)
+
+
+def copied_ring_all_reduce_s(
+    num_bytes: Numbers, num_workers: Numbers, copy_bandwidth_bytes_per_s: Numbers
+) -> Numbers:
+    """(2P − 5/3)·n/P over the copy bandwidth: a ring that its devices hold up, not its links.
+
+    A GPU makes 2P−1 passes over n/P bytes. All but two of them touch memory three times (two reads
+    and a write, or a read and two writes); the first, which only sends, and the last, which only
+    receives, touch it twice: 2P−3 passes and two of two thirds. [NCCL]. (One of the others writes
+    a fourth time, to keep the sum; that write overlaps the next pass and is not counted.)
+    """
+    passes = np.where(np.greater(num_workers, 1), 2 * num_workers - 5 / 3, 0.0)
+    return passes * num_bytes / num_workers / copy_bandwidth_bytes_per_s

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from itertools import product
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from paceline.cluster import load_cluster
+from paceline.collectives import Kind, Library, Route, Topology, collective_s, formulas
+from paceline.collectives.topology import topology_of
+
+INSIDE = Route(latency_s=3.4e-6, bandwidth_bytes_per_s=235e9)
+BETWEEN = Route(latency_s=14e-6, bandwidth_bytes_per_s=25e9)
+MIB = 2.0**20
+
+
+def topology(num_nodes: int = 1, workers_per_node: int = 8, **changes: Any) -> Topology:
+    values: dict[str, Any] = {"inside": INSIDE, "between": BETWEEN}
+    return Topology(num_nodes=num_nodes, workers_per_node=workers_per_node, **values | changes)
+
+
+@pytest.mark.parametrize("kind", get_args(Kind))
+@pytest.mark.parametrize("library", get_args(Library))
+def test_one_worker_costs_nothing(kind: Kind, library: Library) -> None:
+    assert collective_s(kind, 1e9, topology(1, 1), library=library, call_s=1.0) == 0
+
+
+def test_nccl_by_hand_inside_a_node() -> None:
+    # src/graph/tuning.cc, 8 GPUs on NVLink. A few bytes: ring/LL, 14 hops of 0.6 us.
+    assert collective_s("all_reduce", 8, topology()) == pytest.approx(6.6e-6 + 14 * 0.6e-6, 1e-3)
+    # 1 GiB: ring/Simple, 14 hops of 3.4 us, and 14/8 of the bytes over the bus.
+    large = 8.4e-6 + 14 * 3.4e-6 + 14 / 8 * 2.0**30 / 235e9
+    assert collective_s("all_reduce", 2.0**30, topology()) == pytest.approx(large)
+    # 4 MiB: ring/LL128, 14 hops of 1.9 us, and 92 % of the bus.
+    medium = 14e-6 + 14 * 1.9e-6 + 14 / 8 * 4 * MIB / (0.92 * 235e9)
+    assert collective_s("all_reduce", 4 * MIB, topology()) == pytest.approx(medium)
+
+
+def test_nccl_by_hand_across_nodes() -> None:
+    many = topology(64, 8)
+    # 4 KiB over 64 nodes: tree/LL, 7 hops in the node and 6 over the network, there and back;
+    # 7/10 of a 1/3.8 of 92 % of the bus, twice the bytes.
+    small = 6.8e-6 + 2 * (7 * 0.6e-6 + 6 * 5.0e-6) + 2 * 4096 / (0.7 * 0.92 / 3.8 * 25e9)
+    assert collective_s("all_reduce", 4096, many) == pytest.approx(small)
+    ring = collective_s("all_reduce", 4096, many, algorithm="ring")
+    assert ring > 5 * small
+
+
+def test_auto_is_the_cheaper_of_ring_and_tree() -> None:
+    sizes = 2.0 ** np.arange(3, 33)
+    for num_nodes, workers in product([1, 2, 16, 512], [1, 4, 8]):
+        where = topology(num_nodes, workers)
+        ring, tree = (
+            np.asarray(collective_s("all_reduce", sizes, where, algorithm=algorithm))
+            for algorithm in ("ring", "tree")
+        )
+        auto = np.asarray(collective_s("all_reduce", sizes, where))
+        assert auto == pytest.approx(np.minimum(ring, tree))
+
+
+def test_devices_that_copy_slower_than_links_carry_hold_up_the_ring() -> None:
+    free, held = topology(), topology(copy_bandwidth_bytes_per_s=100e9)
+    assert collective_s("all_reduce", 1e9, held) == pytest.approx(
+        8.4e-6 + 14 * 3.4e-6 + (16 - 5 / 3) / 8 * 1e9 / 100e9
+    )
+    fast = topology(copy_bandwidth_bytes_per_s=1e13)
+    assert collective_s("all_reduce", 1e9, fast) == collective_s("all_reduce", 1e9, free)
+
+
+def test_gloo_is_a_ring_over_the_slowest_link() -> None:
+    for num_bytes in (65536.0, 32 * MIB):
+        alone = collective_s("all_reduce", num_bytes, topology(1, 4), library="gloo")
+        assert alone == pytest.approx(formulas.ring_all_reduce_s(num_bytes, 4, INSIDE))
+        across = collective_s("all_reduce", num_bytes, topology(3, 4), library="gloo")
+        assert across == pytest.approx(formulas.ring_all_reduce_s(num_bytes, 12, BETWEEN))
+
+
+def test_a_shared_card_is_shared_and_others_are_not() -> None:
+    shared, own = topology(4, 8, shared=True), topology(4, 8, shared=False)
+    flow = 2 * 3 / 4 * 1e9 / 25e9  # without latency: a ring of four nodes
+    for where, factor in ((shared, 8), (own, 1)):
+        concurrent = collective_s("all_reduce", 1e9, where.across, library="gloo")
+        assert concurrent == pytest.approx(factor * flow, rel=1e-2)
+    # One collective of all workers goes through the node's cards together.
+    world = [float(collective_s("all_reduce", 1e10, where)) for where in (shared, own)]
+    assert world[0] / world[1] == pytest.approx(8, rel=0.02)
+
+
+@pytest.mark.parametrize("library", get_args(Library))
+def test_hierarchical_is_three_collectives(library: Library) -> None:
+    where = topology(4, 8)
+    parts = (
+        collective_s("reduce_scatter", 1e8, where.node, library=library)
+        + collective_s("all_reduce", 1e8 / 8, where.across, library=library)
+        + collective_s("all_gather", 1e8, where.node, library=library)
+    )
+    whole = collective_s("all_reduce", 1e8, where, algorithm="hierarchical", library=library)
+    assert whole == pytest.approx(float(parts))
+    one_node = collective_s(
+        "all_reduce", 1e8, topology(), algorithm="hierarchical", library=library
+    )
+    inside = 2 * collective_s("reduce_scatter", 1e8, topology(), library=library)
+    assert one_node == pytest.approx(float(inside))
+
+
+@pytest.mark.parametrize("kind", get_args(Kind))
+@pytest.mark.parametrize("library", get_args(Library))
+def test_many_configurations_at_once(kind: Kind, library: Library) -> None:
+    random = np.random.default_rng(0)
+    size = 200
+    num_bytes = 2.0 ** random.uniform(3, 32, size)
+    nodes, workers = random.integers(1, 40, size), random.integers(1, 9, size)
+    rates = 10.0 ** random.uniform(7, 12, (2, size))
+    latencies = 10.0 ** random.uniform(-7, -3, (2, size))
+    halves = random.integers(0, 10**6, (2, size))
+
+    def where(i: Any) -> Topology:
+        return Topology(
+            num_nodes=nodes[i],
+            workers_per_node=workers[i],
+            inside=Route(
+                latency_s=latencies[0, i],
+                bandwidth_bytes_per_s=rates[0, i],
+                half_bytes=halves[0, i],
+            ),
+            between=Route(
+                latency_s=latencies[1, i],
+                bandwidth_bytes_per_s=rates[1, i],
+                half_bytes=halves[1, i],
+            ),
+        )
+
+    together = np.asarray(collective_s(kind, num_bytes, where(slice(None)), library=library))
+    alone = [
+        float(collective_s(kind, num_bytes[i], where(i), library=library)) for i in range(size)
+    ]
+    assert together == pytest.approx(np.array(alone))
+    assert np.all(together >= 0)
+    assert np.all(np.isfinite(together))
+
+
+def test_a_cluster_is_as_slow_as_its_slowest_links() -> None:
+    where = topology_of(load_cluster("mixed"))
+    assert (where.num_nodes, where.workers_per_node) == (3, 4)
+    # The workstations have one worker: their inside carries nothing.
+    assert where.inside.bandwidth_bytes_per_s == 150e9
+    assert where.between.bandwidth_bytes_per_s == 1.25e9
+    uniform = topology_of(load_cluster("dgx-a100").with_nodes(16))
+    assert uniform.num_workers == 128
+    assert uniform.across.between.bandwidth_bytes_per_s == 25e9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"kind": "allreduce"}, "there is no kind 'allreduce': known are all_reduce, "),
+        ({"algorithm": "star"}, "there is no algorithm 'star'"),
+        ({"library": "mpi"}, "there is no library 'mpi': known are nccl, gloo"),
+        ({"kind": "broadcast", "algorithm": "tree"}, "leave it 'auto' for 'broadcast'"),
+        ({"library": "gloo", "algorithm": "tree"}, "Gloo has no tree"),
+    ],
+)
+def test_mistakes_are_one_sentence(arguments: dict[str, Any], sentence: str) -> None:
+    kind = arguments.pop("kind", "all_reduce")
+    with pytest.raises(ValueError, match=sentence):
+        collective_s(kind, 1e6, topology(), **arguments)
