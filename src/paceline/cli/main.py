@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from paceline.cli import cluster, frame, lab, race, strategies
+from paceline.cli import cluster, frame, lab, measure, race, strategies
 from paceline.version import __version__
 
 app = frame.new_app(
@@ -16,6 +16,7 @@ app = frame.new_app(
 )
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(lab.app, name="lab")
+app.add_typer(measure.app, name="measure")
 race.register(app)
 strategies.register(app)
 

@@ -65,8 +65,10 @@ def _nccl_s(kind: Kind, num_bytes: Numbers, topology: Topology, algorithm: Algor
 def _gloo_s(kind: Kind, num_bytes: Numbers, topology: Topology, algorithm: Algorithm) -> Numbers:
     if kind == "broadcast":
         return gloo.broadcast_s(num_bytes, topology)
-    if kind != "all_reduce":
+    if kind == "reduce_scatter":
         return gloo.reduce_scatter_s(num_bytes, topology)
+    if kind == "all_gather":
+        return gloo.all_gather_s(num_bytes, topology)
     if algorithm == "tree":
         raise ValueError("Gloo has no tree for an all_reduce; use 'auto', 'ring' or 'hierarchical'")
     if algorithm == "hierarchical":

@@ -14,6 +14,9 @@ Array = npt.NDArray[np.float64]
 
 # An efficiency has to earn its place: without it the fit must be worse by this factor.
 _WORTH_A_CONSTANT = 1.2
+# Noise can ask for a time that grows with √n alone, which is no link: bandwidth and half_bytes
+# would then rise together without end.
+_MOST_HALF_BYTES = 2.0**22
 
 
 def mean_error(predicted_s: Numbers, measured_s: Numbers) -> float:
@@ -32,7 +35,7 @@ def fit_route(predict: Callable[[Route], Numbers], times_s: Sequence[float]) -> 
         return Route(
             latency_s=latency_s,
             bandwidth_bytes_per_s=bandwidth_bytes_per_s,
-            half_bytes=half_bytes[0] if half_bytes else 0.0,
+            half_bytes=min(half_bytes[0], _MOST_HALF_BYTES) if half_bytes else 0.0,
         )
 
     def predict_from(constants: Array) -> Numbers:

@@ -22,6 +22,8 @@ Sources:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from paceline.collectives.topology import Numbers, Route
@@ -70,20 +72,19 @@ def tree_all_reduce_s(num_bytes: Numbers, num_workers: Numbers, route: Route) ->
 
 def hierarchical_all_reduce_s(
     num_bytes: Numbers,
-    num_nodes: Numbers,
     workers_per_node: Numbers,
-    inside: Route,
-    across: Route,
+    *,
+    reduce_scatter_s: Callable[[Numbers], Numbers],
+    across_s: Callable[[Numbers], Numbers],
+    all_gather_s: Callable[[Numbers], Numbers],
 ) -> Numbers:
     """Reduce-scatter in the node, all-reduce of n/g across, all-gather in the node. [Jia].
 
-    ``across`` is what each of the g concurrent all-reduces gets of the node's network card.
+    The three say what so many bytes take. ``across_s`` is one of g all-reduces that go at the same
+    time, with its share of the node's network card.
     """
-    return (
-        reduce_scatter_s(num_bytes, workers_per_node, inside)
-        + ring_all_reduce_s(num_bytes / workers_per_node, num_nodes, across)
-        + all_gather_s(num_bytes, workers_per_node, inside)
-    )
+    part_bytes = num_bytes / workers_per_node
+    return reduce_scatter_s(num_bytes) + across_s(part_bytes) + all_gather_s(num_bytes)
 
 
 def chain_broadcast_s(num_bytes: Numbers, num_workers: Numbers, route: Route) -> Numbers:
@@ -93,8 +94,18 @@ def chain_broadcast_s(num_bytes: Numbers, num_workers: Numbers, route: Route) ->
 
 
 def binomial_broadcast_s(num_bytes: Numbers, num_workers: Numbers, route: Route) -> Numbers:
-    """⌈log₂P⌉·(α + n/B): who has the tensor sends all of it to one who has not. [Thakur]."""
-    return np.ceil(np.log2(num_workers)) * message_s(num_bytes, route)
+    """⌊log₂P⌋·α + S·n/B: who has the tensor sends all of it to all its children at once. [Thakur].
+
+    The children share their parent's link, so all of them have to wait for the last. The way with
+    the most children before it leads over the workers 0, 1, 3, 7, …, which have
+    ⌈log₂(P + 1 − 2ʲ)⌉ − j of them, or none: S is their sum, k(k+1)/2 for P = 2ᵏ.
+    """
+    levels = np.floor(np.log2(num_workers))
+    sends: Numbers = 0.0
+    for j in range(int(np.max(levels)) + 1):
+        rest = np.maximum(num_workers + 1 - 2.0**j, 1)
+        sends = sends + np.maximum(np.ceil(np.log2(rest)) - j, 0)
+    return levels * route.latency_s + sends * transfer_s(num_bytes, route)
 
 
 def copied_ring_all_reduce_s(

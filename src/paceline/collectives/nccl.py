@@ -81,11 +81,19 @@ def all_reduce_s(
 
 
 def hierarchical_all_reduce_s(num_bytes: Numbers, topology: Topology) -> Numbers:
-    """Three calls: reduce-scatter in the node, all-reduce of n/g across, all-gather in the node."""
-    inside_s = 2 * reduce_scatter_s(num_bytes, topology.node)
-    across_s = all_reduce_s(num_bytes / topology.workers_per_node, topology.across)
-    return np.where(np.equal(topology.workers_per_node, 1), 0.0, inside_s) + np.where(
-        np.equal(topology.num_nodes, 1), 0.0, across_s
+    """Three calls; those inside a node are left out where it has one worker, and so on."""
+    no_inside = np.equal(topology.workers_per_node, 1)
+    no_across = np.equal(topology.num_nodes, 1)
+
+    def inside_s(size: Numbers) -> Numbers:
+        return np.where(no_inside, 0.0, reduce_scatter_s(size, topology.node))
+
+    return formulas.hierarchical_all_reduce_s(
+        num_bytes,
+        topology.workers_per_node,
+        reduce_scatter_s=inside_s,
+        across_s=lambda size: np.where(no_across, 0.0, all_reduce_s(size, topology.across)),
+        all_gather_s=inside_s,
     )
 
 

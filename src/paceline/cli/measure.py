@@ -1,0 +1,127 @@
+"""``paceline measure``: what this machine and the job it runs in really do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from paceline.cli import frame
+
+if TYPE_CHECKING:
+    from paceline.teams.measured_links import MeasuredLink
+
+app = frame.new_app(help_text="Measure links, and write what was measured into files.")
+
+
+@frame.command(
+    app,
+    "links",
+    example="paceline measure links --workers 2 --out this-machine.toml\n"
+    "srun paceline measure links --out my-cluster.toml\n"
+    "paceline lab run --link 1gbit -- paceline measure links --out lab.toml",
+)
+def links(
+    out: Annotated[Path, typer.Option("--out", help="The cluster's TOML file to write.")],
+    cluster: Annotated[
+        str,
+        typer.Option("--cluster", help="Names and devices are this one's: a preset or a file."),
+    ] = "local",
+    largest: Annotated[
+        str, typer.Option("--largest", help="The largest message; the smallest has 64 KiB.")
+    ] = "32 MiB",
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=2, help="Start so many workers here, if no launcher did."),
+    ] = None,
+    json: frame.JsonFlag = False,
+) -> None:
+    """Measure the links of the job this runs in, and write them into a cluster's file.
+
+    Times all-reduces and broadcasts inside the nodes and between them, and fits each link's
+    latency, bandwidth and efficiency. Every worker of the job runs it; the first one answers.
+    """
+    import os
+
+    import torch.distributed as dist
+
+    from paceline.cluster import dump_cluster, load_cluster
+    from paceline.cluster.units import parse_size
+    from paceline.teams import find_workers
+    from paceline.teams.launcher import find_place
+    from paceline.teams.measured_links import SIZES_BYTES, measure_links, measured_cluster
+
+    base = load_cluster(cluster)
+    sizes_bytes = [size for size in SIZES_BYTES if size <= parse_size(largest)]
+    if len(sizes_bytes) < 3:
+        raise ValueError(f"--largest {largest} leaves too few sizes to fit: write at least 256 KiB")
+    if find_place(os.environ).num_workers == 1:
+        if workers is None:
+            raise ValueError(
+                "a job of one worker has no link to measure: give --workers 2, or start it with"
+                " torchrun, srun, mpirun or 'paceline lab run --'"
+            )
+        options = ["--out", str(out), "--cluster", cluster, "--largest", largest]
+        raise typer.Exit(_run_job(workers, [*options, *(["--json"] if json else [])]))
+    job = find_workers()
+    measured = measure_links(job, sizes_bytes=sizes_bytes)
+    dist.destroy_process_group()
+    if job.world.rank != 0:
+        return
+    result = measured_cluster(base, job.node_sizes, measured)
+    out.write_text(dump_cluster(result), "utf-8")
+    if json:
+        frame.print_json(
+            {
+                "file": str(out),
+                "cluster": result.to_dict(),
+                "links": [
+                    {
+                        "place": one.place,
+                        **one.link.model_dump(mode="json"),
+                        "mean_error": {
+                            kind: one.mean_error_of(kind) for kind in ("all_reduce", "broadcast")
+                        },
+                        "samples": [vars(sample) for sample in one.samples],
+                    }
+                    for one in measured
+                ],
+            }
+        )
+        return
+    frame.console().print(_table(measured))
+    frame.console().print(f"written to {out}", soft_wrap=True)
+
+
+def _run_job(num_workers: int, options: list[str]) -> int:
+    """This command again, on workers of this machine; torchrun's exit code."""
+    import os
+    import subprocess
+    import sys
+
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    own = ["--module", "paceline.cli.main", "measure", "links", *options]
+    # torchrun announces its own default on every start unless the variable is set.
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    command = [*torchrun, "--nproc-per-node", str(num_workers), *own]
+    return subprocess.run(command, env=environment, check=False).returncode
+
+
+def _table(measured: list[MeasuredLink]) -> Table:
+    from paceline.cluster.units import format_bandwidth, format_duration, format_size
+
+    table = Table("link", "latency", "bandwidth", "half at", "per", "all-reduce", "broadcast")
+    for one in measured:
+        link = one.link
+        table.add_row(
+            one.place,
+            format_duration(link.latency_s),
+            format_bandwidth(link.bandwidth_bytes_per_s, bits=one.place == "between"),
+            format_size(link.half_bytes) if link.half_bytes else "-",
+            "node" if link.shared else "worker",
+            f"{one.mean_error_of('all_reduce'):.1%}",
+            f"{one.mean_error_of('broadcast'):.1%}",
+        )
+    return table

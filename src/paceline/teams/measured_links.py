@@ -1,0 +1,189 @@
+"""Measures the links of the job it runs in: times collectives, and fits what explains them."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from paceline.cluster import Cluster, Link
+from paceline.collectives import Kind, Library, Numbers, Route, Topology, collective_s
+from paceline.collectives.fit import fit_route, mean_error
+from paceline.teams.team import Team
+from paceline.teams.workers import Workers
+
+SIZES_BYTES = tuple(2**power for power in range(16, 26))  # 64 KiB to 32 MiB
+_KINDS: tuple[Kind, ...] = ("all_reduce", "broadcast")
+_SECONDS_PER_SIZE = 1.0
+_LEAST_REPEATS, _MOST_REPEATS = 3, 15
+# All workers of a node at once, against one alone: a shared card takes twice as long for two.
+_SHARED_FROM = 1.5
+# A fit that wants no latency ends somewhere below what a message can take.
+_LEAST_LATENCY_S = 1e-8
+
+Place = Literal["inside", "between"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """How long one collective took: the median over repeats of the slowest worker's time."""
+
+    kind: Kind
+    num_bytes: int
+    measured_s: float
+    predicted_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredLink:
+    """A link as it was measured, and how well it explains the times."""
+
+    place: Place
+    link: Link
+    samples: tuple[Sample, ...]
+
+    def mean_error_of(self, kind: Kind) -> float:
+        """The mean of |predicted / measured − 1| over one kind of collective."""
+        samples = [sample for sample in self.samples if sample.kind == kind]
+        return mean_error(
+            np.array([sample.predicted_s for sample in samples]),
+            np.array([sample.measured_s for sample in samples]),
+        )
+
+
+def measure_links(
+    workers: Workers, *, sizes_bytes: Sequence[int] = SIZES_BYTES
+) -> list[MeasuredLink]:
+    """The links of this job that have two ends: inside the nodes, between them, or both.
+
+    All workers call it, and all get the same answer.
+    """
+    measured = []
+    if max(workers.node_sizes) > 1:
+        times = _times_s(workers.node, workers.world, sizes_bytes)
+        measured.append(_fit("inside", times, max(workers.node_sizes), shared=False))
+    if workers.num_nodes > 1:
+        is_first = workers.node.rank == 0
+        times = _times_s(workers.across if is_first else None, workers.world, sizes_bytes)
+        shared = _is_shared(workers, max(sizes_bytes)) if max(workers.node_sizes) > 1 else True
+        measured.append(_fit("between", times, workers.num_nodes, shared=shared))
+    return measured
+
+
+def measured_cluster(
+    base: Cluster, node_sizes: Sequence[int], measured: Sequence[MeasuredLink]
+) -> Cluster:
+    """The cluster of a job: its nodes and measured links, and everything else from ``base``."""
+    links = {one.place: one.link for one in measured}
+    kind = base.nodes[0].replace(**links)
+    groups = [(workers, len(list(same))) for workers, same in groupby(node_sizes)]
+    names = [kind.name] if len(groups) == 1 else [f"{kind.name}-{i}" for i in range(len(groups))]
+    nodes = [
+        kind.replace(name=name, count=count, workers=workers)
+        for name, (workers, count) in zip(names, groups, strict=True)
+    ]
+    description = "; ".join(part for part in (base.description, "links measured") if part)
+    return base.replace(nodes=tuple(nodes), description=description)
+
+
+def time_collective_s(team: Team, kind: Kind, num_bytes: int) -> float:
+    """The median over repeats of the slowest worker's time. All members of the team call it."""
+    device = "cuda" if library_in_use() == "nccl" else "cpu"
+    tensor = torch.zeros(num_bytes // 4, device=device)
+    # The first call opens connections; the second tells how often there is time to repeat.
+    _once_s(team, kind, tensor)
+    repeats = round(_SECONDS_PER_SIZE / _once_s(team, kind, tensor))
+    repeats = max(_LEAST_REPEATS, min(_MOST_REPEATS, repeats))
+    return statistics.median(_once_s(team, kind, tensor) for _ in range(repeats))
+
+
+def library_in_use() -> Library:
+    """What carries this job's tensors: NCCL where each worker has a GPU, Gloo otherwise."""
+    return "nccl" if "nccl" in dist.get_backend_config() else "gloo"
+
+
+def _times_s(
+    team: Team | None, world: Team, sizes_bytes: Sequence[int]
+) -> dict[tuple[Kind, int], float]:
+    """Seconds by kind and size in the slowest of the teams; without a team, the others' answer."""
+    return {
+        (kind, num_bytes): world.agree(time_collective_s(team, kind, num_bytes) if team else 0.0, "max")
+        for kind in _KINDS
+        for num_bytes in sizes_bytes
+    }
+
+
+def _once_s(team: Team, kind: Kind, tensor: torch.Tensor) -> float:
+    """From the moment when all are there to the moment when all are done."""
+    team.agree(0.0, "max")
+    start = time.perf_counter()
+    pending = team.all_reduce(tensor) if kind == "all_reduce" else team.broadcast(tensor, source=0)
+    pending.wait()
+    if tensor.is_cuda:
+        torch.cuda.synchronize()
+    return team.agree(time.perf_counter() - start, "max")
+
+
+def _is_shared(workers: Workers, num_bytes: int) -> bool:
+    """Whether a node's workers slow each other down when all of them use the network."""
+    is_first = workers.node.rank == 0
+    alone_s = workers.world.agree(
+        time_collective_s(workers.across, "all_reduce", num_bytes) if is_first else 0.0, "max"
+    )
+    together_s = workers.world.agree(time_collective_s(workers.across, "all_reduce", num_bytes), "max")
+    return together_s > _SHARED_FROM * alone_s
+
+
+def _fit(
+    place: Place,
+    times_s: dict[tuple[Kind, int], float],
+    num_workers: int,
+    *,
+    shared: bool,
+) -> MeasuredLink:
+    library = library_in_use()
+
+    def predict(route: Route) -> list[float]:
+        topology = Topology(
+            num_nodes=1 if place == "inside" else num_workers,
+            workers_per_node=num_workers if place == "inside" else 1,
+            inside=route,
+            between=route,
+        )
+        return [
+            float(collective_s(kind, num_bytes, topology, library=library))
+            for kind, num_bytes in times_s
+        ]
+
+    # All-reduces are what training does; broadcasts, which add nothing up, only check the result.
+    is_fitted = [kind == "all_reduce" for kind, _ in times_s]
+    measured_s = np.array(list(times_s.values()))
+    route = fit_route(
+        lambda route: np.array(predict(route))[is_fitted], list(measured_s[is_fitted])
+    )
+    link = Link(
+        latency_s=_rounded(route.latency_s) if route.latency_s > _LEAST_LATENCY_S else 0.0,
+        bandwidth_bytes_per_s=_rounded(route.bandwidth_bytes_per_s),
+        half_bytes=round(_rounded(route.half_bytes)),
+        shared=shared,
+        source=f"measured: {library}, {num_workers} workers, by 'paceline measure links'",
+    )
+    samples = [
+        Sample(kind=kind, num_bytes=num_bytes, measured_s=measured_s, predicted_s=predicted_s)
+        for (kind, num_bytes), measured_s, predicted_s in zip(
+            times_s, times_s.values(), predict(Route.of_link(link)), strict=True
+        )
+    ]
+    return MeasuredLink(place=place, link=link, samples=tuple(samples))
+
+
+def _rounded(value: Numbers) -> float:
+    """To the four digits that a measurement can vouch for at best."""
+    return float(f"{float(value):.4g}")

@@ -1,0 +1,67 @@
+"""Links measured in real jobs over Gloo."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jobs import run_job
+from lab_machine import run_cli
+from paceline.cluster import dump_cluster, load_cluster, parse_cluster
+from paceline.teams import Workers
+from paceline.teams.measured_links import MeasuredLink, measure_links, measured_cluster
+
+SIZES = (2**16, 2**17, 2**18, 2**20)
+
+
+def measure(workers: Workers) -> list[MeasuredLink]:
+    return measure_links(workers, sizes_bytes=SIZES)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "places"),
+    [((2, 1), ["inside", "between"]), ((2,), ["inside"]), ((1, 1), ["between"]), ((1,), [])],
+)
+def test_the_links_that_a_job_has(nodes: tuple[int, ...], places: list[str]) -> None:
+    first, *others = run_job(measure, nodes=nodes)
+    assert all(other == first for other in others)
+    assert [one.place for one in first] == places
+    for one in first:
+        assert [(sample.kind, sample.num_bytes) for sample in one.samples] == [
+            (kind, size) for kind in ("all_reduce", "broadcast") for size in SIZES
+        ]
+        # Between processes of one machine: slower than its memory, faster than a modem.
+        assert 1e6 < one.link.bandwidth_bytes_per_s < 1e12
+        assert 0 <= one.link.latency_s < 1
+        assert one.link.source.startswith("measured: gloo")
+
+
+def test_the_cluster_has_the_jobs_nodes_and_links_and_the_rest_of_its_base() -> None:
+    first = run_job(measure, nodes=(2, 1))[0]
+    cluster = measured_cluster(load_cluster("local"), (2, 1), first)
+    assert cluster.workers_per_node == (2, 1)
+    assert {node.device.name for node in cluster.nodes} == {"cpu-core"}
+    for node in cluster.nodes:
+        assert (node.inside, node.between) == (first[0].link, first[1].link)
+    assert parse_cluster(dump_cluster(cluster), "again") == cluster
+
+
+def test_the_command_starts_workers_of_its_own(tmp_path: Path) -> None:
+    out = tmp_path / "this-machine.toml"
+    options = ("--workers", "2", "--out", str(out), "--largest", "256 KiB", "--json")
+    done = run_cli("measure", "links", *options)
+    assert done.returncode == 0, done.stderr
+    (link,) = json.loads(done.stdout)["links"]
+    assert link["place"] == "inside"
+    assert load_cluster(out).nodes[0].inside.latency_s == link["latency_s"]
+
+
+def test_links_that_were_not_measured_stay_the_bases() -> None:
+    base = load_cluster("lab-2x2")
+    cluster = measured_cluster(base, (4, 4, 4), [])
+    assert cluster.workers_per_node == (4, 4, 4)
+    assert len(cluster.nodes) == 1
+    assert cluster.nodes[0].inside == base.nodes[0].inside
+    assert cluster.nodes[0].name == base.nodes[0].name
