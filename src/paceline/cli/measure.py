@@ -45,6 +45,7 @@ def links(
     """
     import os
 
+    import torch
     import torch.distributed as dist
 
     from paceline.cluster import dump_cluster, load_cluster
@@ -57,7 +58,8 @@ def links(
     sizes_bytes = [size for size in SIZES_BYTES if size <= parse_size(largest)]
     if len(sizes_bytes) < 3:
         raise ValueError(f"--largest {largest} leaves too few sizes to fit: write at least 256 KiB")
-    if find_place(os.environ).num_workers == 1:
+    place = find_place(os.environ)
+    if place.num_workers == 1:
         if workers is None:
             raise ValueError(
                 "a job of one worker has no link to measure: give --workers 2, or start it with"
@@ -65,6 +67,8 @@ def links(
             )
         options = ["--out", str(out), "--cluster", cluster, "--largest", largest]
         raise typer.Exit(_run_job(workers, [*options, *(["--json"] if json else [])]))
+    if torch.cuda.is_available():
+        torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
     job = find_workers()
     measured = measure_links(job, sizes_bytes=sizes_bytes)
     dist.destroy_process_group()

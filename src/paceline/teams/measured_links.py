@@ -114,7 +114,9 @@ def _times_s(
 ) -> dict[tuple[Kind, int], float]:
     """Seconds by kind and size in the slowest of the teams; without a team, the others' answer."""
     return {
-        (kind, num_bytes): world.agree(time_collective_s(team, kind, num_bytes) if team else 0.0, "max")
+        (kind, num_bytes): world.agree(
+            time_collective_s(team, kind, num_bytes) if team else 0.0, "max"
+        )
         for kind in _KINDS
         for num_bytes in sizes_bytes
     }
@@ -137,7 +139,9 @@ def _is_shared(workers: Workers, num_bytes: int) -> bool:
     alone_s = workers.world.agree(
         time_collective_s(workers.across, "all_reduce", num_bytes) if is_first else 0.0, "max"
     )
-    together_s = workers.world.agree(time_collective_s(workers.across, "all_reduce", num_bytes), "max")
+    together_s = workers.world.agree(
+        time_collective_s(workers.across, "all_reduce", num_bytes), "max"
+    )
     return together_s > _SHARED_FROM * alone_s
 
 
