@@ -1,7 +1,8 @@
 """Predicted against measured Gloo all-reduces in the lab, 2 to 4 nodes.
 
-The link is fitted on two nodes by ``paceline measure links``; then new jobs on 2, 3 and 4 nodes are
-predicted with it and measured. Needs a machine that has nothing else to do.
+The link of each lab is fitted by ``paceline measure links``; then a new job is predicted with it
+and measured. The last column predicts from the link that was fitted on two nodes: what is lost when
+a small lab stands for a larger one. Needs a machine that has nothing else to do.
 
 python benchmarks/gloo_allreduce.py [--links 100mbit,1gbit] [--largest "32 MiB"]
 """
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
@@ -28,6 +30,7 @@ from paceline.lab.layout import lay_out
 
 RESULT = Path(__file__).parent.parent / "docs" / "results" / "gloo_allreduce.json"
 BAR = 0.10
+Array = npt.NDArray[np.float64]
 NODES = (2, 3, 4)
 
 
@@ -52,12 +55,19 @@ def run(lab: Lab, command: list[str]) -> None:
         raise RuntimeError(f"the job {' '.join(command)} failed with exit code {code}")
 
 
-def fit_link(link: str, largest: str, folder: Path) -> Cluster:
-    out = folder / f"{link}.toml"
+def fit_link(link: str, num_nodes: int, largest: str, folder: Path) -> Cluster:
+    out = folder / f"{link}-{num_nodes}.toml"
     command = ["-m", "paceline.cli.main", "measure", "links", "--cluster", "lab-2x2"]
-    with Lab(lay_out(nodes=2, workers="1", link=link)) as lab:
+    with Lab(lay_out(nodes=num_nodes, workers="1", link=link)) as lab:
         run(lab, [*command, "--out", str(out), "--largest", largest])
     return load_cluster(out)
+
+
+def errors_of(cluster: Cluster, num_nodes: int, times_s: dict[int, float]) -> Array:
+    topology = topology_of(cluster.with_nodes(num_nodes))
+    predicted_s = collective_s("all_reduce", np.array(list(times_s)), topology, library="gloo")
+    ratio: Array = np.asarray(predicted_s) / np.array(list(times_s.values()))
+    return ratio - 1
 
 
 def measure(link: str, num_nodes: int, largest: str, folder: Path) -> dict[int, float]:
@@ -78,40 +88,42 @@ def main() -> int:
         time_all_reduces(arguments.worker, parse_size(arguments.largest))
         return 0
 
-    table = Table("link", "nodes", "sizes", "mean error", "worst", "at", title="Gloo all-reduce")
+    columns = ("link", "nodes", "sizes", "mean error", "worst", "at", "mean, from 2 nodes")
+    table = Table(*columns, title="Gloo all-reduce")
     cases: list[dict[str, Any]] = []
     for link in arguments.links.split(","):
         with tempfile.TemporaryDirectory() as folder:
-            fitted = fit_link(link, arguments.largest, Path(folder))
-            measured = {
-                num_nodes: measure(link, num_nodes, arguments.largest, Path(folder))
+            labs = {
+                num_nodes: (
+                    fit_link(link, num_nodes, arguments.largest, Path(folder)),
+                    measure(link, num_nodes, arguments.largest, Path(folder)),
+                )
                 for num_nodes in NODES
             }
-        for num_nodes, times_s in measured.items():
-            sizes, seconds = np.array(list(times_s)), np.array(list(times_s.values()))
-            topology = topology_of(fitted.with_nodes(num_nodes))
-            predicted_s = np.asarray(collective_s("all_reduce", sizes, topology, library="gloo"))
-            errors = predicted_s / seconds - 1
-            worst = int(np.argmax(np.abs(errors)))
-            cases.append(
-                {
-                    "link": link,
-                    "num_nodes": num_nodes,
-                    "fitted": fitted.nodes[0].between.model_dump(mode="json"),
-                    "num_bytes": sizes.tolist(),
-                    "measured_s": seconds.tolist(),
-                    "predicted_s": predicted_s.tolist(),
-                    "mean_error": float(np.mean(np.abs(errors))),
-                    "worst_error": float(errors[worst]),
-                }
-            )
+        for num_nodes, (fitted, times_s) in labs.items():
+            errors = errors_of(fitted, num_nodes, times_s)
+            from_two = errors_of(labs[NODES[0]][0], num_nodes, times_s)
+            sizes, worst = list(times_s), int(np.argmax(np.abs(errors)))
+            case = {
+                "link": link,
+                "num_nodes": num_nodes,
+                "fitted": fitted.nodes[0].between.model_dump(mode="json"),
+                "num_bytes": sizes,
+                "measured_s": list(times_s.values()),
+                "errors": errors.tolist(),
+                "mean_error": float(np.mean(np.abs(errors))),
+                "worst_error": float(errors[worst]),
+                "mean_error_from_two_nodes": float(np.mean(np.abs(from_two))),
+            }
+            cases.append(case)
             table.add_row(
                 link,
                 str(num_nodes),
                 str(len(sizes)),
-                f"{cases[-1]['mean_error']:.1%}",
+                f"{case['mean_error']:.1%}",
                 f"{errors[worst]:+.1%}",
                 f"{sizes[worst] / 1024:.0f} KiB",
+                f"{case['mean_error_from_two_nodes']:.1%}",
             )
     mean = float(np.mean([case["mean_error"] for case in cases]))
     console = Console()

@@ -22,7 +22,7 @@ from paceline.teams.workers import Workers
 SIZES_BYTES = tuple(2**power for power in range(16, 26))  # 64 KiB to 32 MiB
 _KINDS: tuple[Kind, ...] = ("all_reduce", "broadcast")
 _SECONDS_PER_SIZE = 1.0
-_LEAST_REPEATS, _MOST_REPEATS = 3, 15
+_MOST_REPEATS = 31
 # All workers of a node at once, against one alone: a shared card takes twice as long for two.
 _SHARED_FROM = 1.5
 # A fit that wants no latency ends somewhere below what a message can take.
@@ -97,11 +97,12 @@ def time_collective_s(team: Team, kind: Kind, num_bytes: int) -> float:
     """The median over repeats of the slowest worker's time. All members of the team call it."""
     device = "cuda" if library_in_use() == "nccl" else "cpu"
     tensor = torch.zeros(num_bytes // 4, device=device)
-    # The first call opens connections; the second tells how often there is time to repeat.
+    # The first call opens connections; the second tells how often there is time to repeat. What
+    # takes a second hardly varies, and small messages, which do, can be repeated often.
     _once_s(team, kind, tensor)
-    repeats = round(_SECONDS_PER_SIZE / _once_s(team, kind, tensor))
-    repeats = max(_LEAST_REPEATS, min(_MOST_REPEATS, repeats))
-    return statistics.median(_once_s(team, kind, tensor) for _ in range(repeats))
+    first_s = _once_s(team, kind, tensor)
+    repeats = min(_MOST_REPEATS, round(_SECONDS_PER_SIZE / first_s))
+    return statistics.median([first_s, *(_once_s(team, kind, tensor) for _ in range(repeats - 1))])
 
 
 def library_in_use() -> Library:
