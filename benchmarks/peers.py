@@ -25,6 +25,21 @@ from paceline.lab.task import RaceSettings
 OURS = ("daso", "sync-hierarchical", "local-sgd", "diloco", "streaming-diloco")
 
 
+def run_entry(link: str, name: str, settings: RaceSettings) -> dict[str, Any]:
+    """One entry's run; torchft sometimes aborts when it leaves, and then runs once more."""
+    for attempt in (1, 2, 3):
+        try:
+            with TemporaryDirectory() as folder:
+                return run_race(lay_out(link=link), [name], settings, folder=Path(folder)).results[
+                    0
+                ]
+        except RuntimeError as problem:
+            print(f"{link}: {name}, attempt {attempt}: {problem}", file=sys.stderr, flush=True)
+            if attempt == 3:
+                raise
+    raise AssertionError
+
+
 def summarise(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Means over seeds; no time to the target unless every seed reached it."""
     reached = [run["time_to_target_s"] for run in runs]
@@ -56,6 +71,7 @@ def main() -> None:
     parser.add_argument("--links", default="100mbit,1gbit")
     parser.add_argument("--entries", default=",".join(("ddp", *OURS, *PEERS, "floor")))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--target", type=float, default=0.95)
     parser.add_argument("--out", type=Path, default=Path("peers.json"))
@@ -69,7 +85,7 @@ def main() -> None:
     }
     for link in arguments.links.split(","):
         runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-        for seed in range(arguments.seeds):
+        for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
             settings = RaceSettings(
                 model="small-cnn",
                 data="digits",
@@ -79,14 +95,13 @@ def main() -> None:
                 target=arguments.target,
                 seed=seed,
             )
-            with TemporaryDirectory() as folder:
-                race = run_race(lay_out(link=link), names, settings, folder=Path(folder))
-            for result in race.results:
-                runs[result["name"]].append(result)
+            for name in names:
+                runs[name].append(run_entry(link, name, settings))
+            outcome["links"][link] = {name: summarise(results) for name, results in runs.items()}
+            # After every seed, so that a run cut short keeps what it measured.
+            arguments.out.write_text(json.dumps(outcome, indent=2) + "\n")
             print(f"{link}: seed {seed} done", file=sys.stderr, flush=True)
-        outcome["links"][link] = {name: summarise(results) for name, results in runs.items()}
         print_table(link, outcome["links"][link])
-        arguments.out.write_text(json.dumps(outcome, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import paceline
 ORDER = (
     "zoo",
     "cluster",
+    "steps",
     "kernels",
     "collectives",
     "teams",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 FAILED = 1
 BAD_INPUT = 2
@@ -26,6 +28,26 @@ def console() -> Console:
 def stderr_console() -> Console:
     """A console for progress and notes, so that standard output stays clean for ``--json``."""
     return Console(stderr=True)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on standard error for long work: report(what, done, total)."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TimeRemainingColumn(),
+        console=stderr_console(),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task("starting", total=1)
+
+        def report(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total)
+
+        yield report
 
 
 def print_json(value: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from paceline.cli import cluster, frame, lab, measure, race, strategies
+from paceline.cli import cluster, fit, frame, kernels, lab, measure, predict, race, strategies
 from paceline.version import __version__
 
 app = frame.new_app(
@@ -17,6 +17,9 @@ app = frame.new_app(
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(lab.app, name="lab")
 app.add_typer(measure.app, name="measure")
+fit.register(app)
+kernels.register(measure.app)
+predict.register(app)
 race.register(app)
 strategies.register(app)
 

@@ -1,0 +1,216 @@
+"""How far predicted steps are off real ones; whole networks are held out, never parts of one.
+
+    python benchmarks/kernel_accuracy.py PROFILE STEPS --out kernel_accuracy.json
+
+PROFILE is what `paceline measure kernels` wrote, STEPS what `benchmarks/kernel_steps.py` wrote on
+the same machine. Two predictions of every step: from the measured table (what a user of a zoo
+model gets), and by networks fitted without any kernel of the step's own network, and of the other
+networks of its fold, with the table holding nothing of them either.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paceline.kernels.family import family_of
+from paceline.kernels.fit import fit_profile
+from paceline.kernels.fitted import FittedModel
+from paceline.kernels.model import KernelModel
+from paceline.kernels.profile import Profile, load_profile
+from paceline.rehearse.compute import compute_cost
+from paceline.steps import Capture, capture_step, zoo_step
+from paceline.steps.file import capture_from_dict
+
+# Networks of a kind are spread over the folds, so that a fold never loses a whole kind.
+FOLDS = (
+    ("alexnet", "resnet50", "mobilenet-v2", "gpt2", "mlp"),
+    ("vgg16", "densenet121", "vit-b16", "small-cnn"),
+    ("resnet18", "efficientnet-b0", "gpt2-medium", "small-gpt"),
+    ("resnet152", "googlenet", "convnext-t", "bert-base"),
+)
+
+
+def load_steps(path: Path) -> dict[str, Any]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        found: dict[str, Any] = json.load(file)
+    return found
+
+
+def capture_of(row: dict[str, Any]) -> Capture:
+    if "capture" in row:
+        return capture_from_dict(row["capture"])
+    return capture_step(zoo_step(row["model"], batch=row["batch"], precision=row["precision"]))
+
+
+def mark_limits(rows: list[dict[str, Any]], serial: bool) -> None:
+    """Whether host or device limits a real step; the host's time does not depend on the batch."""
+    host: dict[tuple[str, str], float] = {}
+    for row in rows:
+        key = (row["model"], row["precision"])
+        host[key] = min(host.get(key, 1e9), row["host_s"])
+    for row in rows:
+        limit = host[row["model"], row["precision"]]
+        row["limit"] = "device" if serial or row["step_s"] > 1.15 * limit else "host"
+
+
+def predict_rows(
+    rows: Iterable[dict[str, Any]], captures: list[Capture], model: KernelModel, name: str
+) -> None:
+    for row, capture in zip(rows, captures, strict=True):
+        cost = compute_cost(capture, model)
+        row[name] = {
+            "step_s": cost.timeline.step_s,
+            "device_s": cost.timeline.device_s,
+            "host_s": cost.timeline.host_s,
+            "memory_bytes": cost.memory_bytes,
+            "method": cost.method,
+            "uncertainty": cost.uncertainty,
+            "error": cost.timeline.step_s / row["step_s"] - 1,
+        }
+        if row["peak_bytes"]:
+            row[name]["memory_error"] = cost.memory_bytes / row["peak_bytes"] - 1
+
+
+def without_networks(profile: Profile, names: Iterable[str]) -> Profile:
+    held = set(names)
+    return Profile(
+        facts=profile.facts,
+        timings={k: t for k, t in profile.timings.items() if not held & set(t.sources)},
+    )
+
+
+def family_errors(profile: Profile, fitted: FittedModel, held: Iterable[str]) -> dict[str, Any]:
+    """Errors of single kernels of networks that were held out, weighted by their time."""
+    names = set(held)
+    kernels = [k for k, t in profile.measured().items() if names & set(t.sources)]
+    model = KernelModel(fitted.device, fitted)
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for kernel, estimate in zip(kernels, model.estimate(kernels), strict=True):
+        seconds = profile.timings[kernel].seconds
+        assert seconds is not None
+        found[str(family_of(kernel))].append((estimate.seconds - seconds, seconds))
+    return {
+        family: {
+            "kernels": len(pairs),
+            "mean_error": sum(abs(d) for d, _ in pairs) / sum(s for _, s in pairs),
+            "bias": sum(d for d, _ in pairs) / sum(s for _, s in pairs),
+        }
+        for family, pairs in found.items()
+    }
+
+
+def mean_abs(values: Iterable[float]) -> float:
+    return statistics.mean(abs(value) for value in values)
+
+
+def summarise(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    summary: dict[str, Any] = {}
+    for limit in ("device", "host"):
+        chosen = [row for row in rows if row["limit"] == limit and name in row]
+        if not chosen:
+            continue
+        by_network: dict[str, list[float]] = defaultdict(list)
+        for row in chosen:
+            by_network[row["model"]].append(row[name]["error"])
+        summary[limit] = {
+            "steps": len(chosen),
+            "mean_error": mean_abs(row[name]["error"] for row in chosen),
+            "worst_step": max(abs(row[name]["error"]) for row in chosen),
+            "networks": {network: mean_abs(errors) for network, errors in by_network.items()},
+            "real_spread": statistics.mean(row["spread"] for row in chosen),
+        }
+    memory = [row[name]["memory_error"] for row in rows if "memory_error" in row.get(name, {})]
+    if memory:
+        summary["memory_mean_error"] = mean_abs(memory)
+    return summary
+
+
+def print_tables(rows: list[dict[str, Any]], outcome: dict[str, Any]) -> None:
+    print("| network | batch | precision | limit | real | spread | table | held out | memory |")
+    print("|---|--:|---|---|--:|--:|--:|--:|--:|")
+    for row in rows:
+        held = row.get("held_out", row["table"])
+        memory = f"{held['memory_error']:+.1%}" if "memory_error" in held else "–"
+        table = f"{row['table']['error']:+.1%}" if "held_out" in row else "–"
+        print(
+            f"| {row['model']} | {row['batch']} | {row['precision']} | {row['limit']} "
+            f"| {row['step_s'] * 1e3:.2f} ms | {row['spread']:.1%} | {table} "
+            f"| {held['error']:+.1%} | {memory} |"
+        )
+    for name in ("table", "held_out", "never_seen"):
+        for limit, facts in outcome[name].items():
+            if isinstance(facts, dict):
+                worst = max(facts["networks"].items(), key=lambda item: item[1])
+                print(
+                    f"{name}, {limit} limits: mean {facts['mean_error']:.1%} of {facts['steps']} "
+                    f"steps, worst network {worst[0]} {worst[1]:.1%}"
+                )
+            else:
+                print(f"{name}, {limit}: {facts:.1%}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("profile", type=Path)
+    parser.add_argument("steps", type=Path, nargs="+")
+    parser.add_argument("--fit-steps", type=int, default=5000)
+    parser.add_argument("--folds", type=int, default=len(FOLDS), help="fewer, for a quick look")
+    parser.add_argument("--out", type=Path, default=Path("kernel_accuracy.json"))
+    arguments = parser.parse_args()
+    profile = load_profile(arguments.profile)
+    loaded = [load_steps(path) for path in arguments.steps]
+    rows = [row for each in loaded for row in each["steps"]]
+    serial = profile.facts.get("device_type") == "cpu"
+    mark_limits(rows, serial)
+    captures = []
+    for row in rows:
+        captures.append(capture_of(row))
+        row.pop("capture", None)
+    print(f"captured {len(rows)} steps", file=sys.stderr, flush=True)
+    zoo = [index for index, row in enumerate(rows) if ":" not in row["model"]]
+    whole = fit_profile(profile, num_steps=arguments.fit_steps)
+    predict_rows(rows, captures, KernelModel(whole.device, whole, profile.measured()), "table")
+    families: dict[str, Any] = {}
+    for fold in FOLDS[: arguments.folds]:
+        own = [index for index in zoo if rows[index]["model"] in fold]
+        if not own:
+            continue
+        fitted = fit_profile(profile, without=fold, num_steps=arguments.fit_steps)
+        table = without_networks(profile, fold).measured()
+        model = KernelModel(fitted.device, fitted, table)
+        predict_rows([rows[i] for i in own], [captures[i] for i in own], model, "held_out")
+        families[", ".join(fold)] = family_errors(profile, fitted, fold)
+        print(f"held out {', '.join(fold)}", file=sys.stderr, flush=True)
+    zoo_rows = [rows[i] for i in zoo if "held_out" in rows[i]]
+    outcome = {
+        "benchmark": "kernel_accuracy",
+        "machine": loaded[0]["machine"],
+        "torch_here": torch.__version__,
+        "profile": {"kernels": len(profile.measured()), "residuals": residuals(whole)},
+        "host": {"factors": dict(whole.host.factors), "spread": whole.host.spread},
+        "table": summarise([rows[i] for i in zoo], "table"),
+        "held_out": summarise(zoo_rows, "held_out"),
+        "never_seen": summarise([row for row in rows if ":" in row["model"]], "table"),
+        "families": families,
+        "steps": rows,
+    }
+    arguments.out.write_text(json.dumps(outcome, indent=1) + "\n")
+    print_tables(rows, outcome)
+
+
+def residuals(fitted: FittedModel) -> dict[str, float]:
+    return {name: each.residual for name, each in fitted.ensembles.items()}
+
+
+if __name__ == "__main__":
+    main()

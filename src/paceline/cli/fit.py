@@ -1,0 +1,65 @@
+"""``paceline fit``: train the networks of a kernel profile."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paceline.cli import frame
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    frame.command(app, "fit", example="paceline fit my-gpu.kernels.gz")(fit)
+
+
+def fit(
+    profile: Annotated[
+        Path, typer.Argument(metavar="PROFILE", help="What `paceline measure kernels` wrote.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The model to write; default: beside the profile.")
+    ] = None,
+    steps: Annotated[
+        int, typer.Option("--steps", min=10, help="Training steps for each family.")
+    ] = 5000,
+    seed: Annotated[int, typer.Option("--seed", help="Of first weights and batches.")] = 0,
+    json: frame.JsonFlag = False,
+) -> None:
+    """Train one small ensemble of MLPs for each kernel family, and fit the host's costs."""
+    from rich.table import Table
+
+    from paceline.kernels.fit import fit_profile
+    from paceline.kernels.fitted import SUFFIX
+    from paceline.kernels.profile import SUFFIX as PROFILE_SUFFIX
+    from paceline.kernels.profile import load_profile
+
+    loaded = load_profile(profile)
+    target = out or profile.with_name(profile.name.removesuffix(PROFILE_SUFFIX) + SUFFIX)
+    begun = time.monotonic()
+    with frame.progress() as report:
+        model = fit_profile(loaded, report=report, num_steps=steps, seed=seed)
+    model.save(target)
+    errors = {name: each.residual for name, each in model.ensembles.items()}
+    if json:
+        frame.print_json(
+            {
+                "file": str(target),
+                "device": model.device.name,
+                "seconds": time.monotonic() - begun,
+                "residuals": errors,
+                "host_error": model.host.spread if model.host.is_known else None,
+            }
+        )
+        return
+    table = Table("family", "error on unseen kernels", title=f"{model.device.name}")
+    for name, error in errors.items():
+        table.add_row(name, f"{error:.1%}")
+    if model.host.is_known:
+        table.add_row("host", f"{model.host.spread:.1%}")
+    frame.console().print(table)
+    sys.stdout.write(f"written to {target}\n")

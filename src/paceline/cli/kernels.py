@@ -1,0 +1,105 @@
+"""``paceline measure kernels``: what the kernels of this device take."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paceline.cli import frame
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `paceline measure`."""
+    frame.command(
+        app,
+        "kernels",
+        example="paceline measure kernels --device cuda --out my-gpu.kernels.gz\n"
+        "paceline fit my-gpu.kernels.gz\n"
+        "paceline predict resnet50 --model-file my-gpu.model.safetensors",
+    )(kernels)
+
+
+def kernels(
+    out: Annotated[
+        Path, typer.Option("--out", help="The profile to write, or to go on with: *.kernels.gz.")
+    ],
+    device: Annotated[str, typer.Option("--device", help="cuda or cpu.")] = "cuda",
+    budget: Annotated[
+        str, typer.Option("--budget", help="How long to time kernels; the plan comes before.")
+    ] = "300 s",
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="Threads of CPU kernels.")
+    ] = None,
+    plan_only: Annotated[
+        bool, typer.Option("--plan-only", help="Write what would be measured, and stop.")
+    ] = False,
+    json: frame.JsonFlag = False,
+) -> None:
+    """Time thousands of kernels on this machine and write them into a profile.
+
+    What is timed: the kernels of the zoo at several batches and precisions, and random neighbours
+    of them; what issuing them costs the host; and small real steps. A run that was interrupted, or
+    whose budget was too small, goes on where it stopped when it is started again.
+    """
+    from paceline.cluster.units import parse_duration
+    from paceline.kernels.measure import make_plan, measure_kernels, settings_for
+    from paceline.kernels.profile import SUFFIX, Profile
+
+    if not out.name.endswith(SUFFIX):
+        raise ValueError(f"A profile's name ends with {SUFFIX}: give --out {out.stem}{SUFFIX}.")
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+    num_processes = os.cpu_count() or 1
+    with frame.progress() as report:
+        if plan_only:
+            profile: Profile = make_plan(
+                out, settings_for(device), report, num_processes=num_processes
+            )
+        else:
+            profile = measure_kernels(
+                out,
+                device=device,
+                budget_s=parse_duration(budget),
+                report=report,
+                num_processes=num_processes,
+            )
+    _summarise(profile, out, as_json=json)
+
+
+def _summarise(profile: object, out: Path, *, as_json: bool) -> None:
+    from rich.table import Table
+
+    from paceline.kernels.family import family_of
+    from paceline.kernels.profile import Profile
+
+    assert isinstance(profile, Profile)
+    measured = Counter(str(family_of(kernel)) for kernel in profile.measured())
+    planned = Counter(str(family_of(kernel)) for kernel in profile.planned())
+    if as_json:
+        frame.print_json(
+            {
+                "file": str(out),
+                "device": profile.facts.get("device_name"),
+                "measured": dict(measured),
+                "planned": dict(planned),
+                "failed": profile.facts.get("failed", {}),
+            }
+        )
+        return
+    table = Table("family", "measured", "still planned")
+    for family in sorted({*measured, *planned}):
+        table.add_row(family, str(measured[family]), str(planned[family]))
+    table.add_row("all", str(sum(measured.values())), str(sum(planned.values())), style="bold")
+    frame.console().print(table)
+    for op, problem in profile.facts.get("failed", {}).items():
+        sys.stderr.write(f"{op} could not be measured here: {problem}\n")
+    sys.stdout.write(f"written to {out}\n")
+    if planned:
+        sys.stdout.write("the budget was spent; the same command goes on with the rest\n")

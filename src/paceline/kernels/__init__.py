@@ -1,0 +1,22 @@
+"""What one kernel costs: measured table, networks fitted to it, and Roofline beneath both."""
+
+from __future__ import annotations
+
+from paceline.kernels.fit import fit_profile
+from paceline.kernels.fitted import FittedModel, load_model
+from paceline.kernels.library import load_kernel_model, profiled_devices
+from paceline.kernels.model import Estimate, KernelModel
+from paceline.kernels.profile import Profile, Timing, load_profile
+
+__all__ = [
+    "Estimate",
+    "FittedModel",
+    "KernelModel",
+    "Profile",
+    "Timing",
+    "fit_profile",
+    "load_kernel_model",
+    "load_model",
+    "load_profile",
+    "profiled_devices",
+]

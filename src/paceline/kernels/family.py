@@ -1,0 +1,276 @@
+"""Kernel families: which operators are alike, and how much work a kernel of each does."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import torch
+
+from paceline.steps.kernel import Kernel, Operand
+
+FamilyName = Literal[
+    "convolution",
+    "convolution_backward_data",
+    "convolution_backward_weight",
+    "matmul",
+    "batch_norm",
+    "layer_norm",
+    "pooling",
+    "attention",
+    "pointwise",
+    "reduction",
+    "softmax",
+    "embedding",
+    "optimizer",
+]
+FAMILIES: tuple[FamilyName, ...] = get_args(FamilyName)
+
+_FAMILY_OF_OP: dict[str, FamilyName] = {
+    "convolution": "convolution",
+    "convolution_backward_data": "convolution_backward_data",
+    "convolution_backward_weight": "convolution_backward_weight",
+    "batch_norm": "batch_norm",
+    "batch_norm_backward": "batch_norm",
+    "attention": "attention",
+    "attention_backward": "attention",
+}
+_FAMILY_OF_PACKET: dict[str, FamilyName] = {
+    **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "addbmm"), "matmul"),
+    **dict.fromkeys(
+        (
+            "native_layer_norm",
+            "native_layer_norm_backward",
+            "native_group_norm",
+            "native_group_norm_backward",
+            "_fused_rms_norm",
+            "_fused_rms_norm_backward",
+        ),
+        "layer_norm",
+    ),
+    **dict.fromkeys(
+        (
+            "max_pool2d_with_indices",
+            "max_pool2d_with_indices_backward",
+            "avg_pool2d",
+            "avg_pool2d_backward",
+            "_adaptive_avg_pool2d",
+            "_adaptive_avg_pool2d_backward",
+            "adaptive_max_pool2d",
+            "adaptive_max_pool2d_backward",
+            "max_pool3d_with_indices",
+            "max_pool3d_with_indices_backward",
+            "avg_pool3d",
+            "avg_pool3d_backward",
+            "upsample_nearest2d",
+            "upsample_nearest2d_backward",
+            "upsample_bilinear2d",
+            "upsample_bilinear2d_backward",
+        ),
+        "pooling",
+    ),
+    **dict.fromkeys(
+        (
+            "_softmax",
+            "_softmax_backward_data",
+            "_log_softmax",
+            "_log_softmax_backward_data",
+            "nll_loss_forward",
+            "nll_loss_backward",
+            "nll_loss2d_forward",
+            "nll_loss2d_backward",
+        ),
+        "softmax",
+    ),
+    **dict.fromkeys(
+        (
+            "embedding",
+            "embedding_dense_backward",
+            "index_select",
+            "index",
+            "gather",
+            "index_put",
+            "index_put_",
+            "_index_put_impl_",
+            "_unsafe_index_put",
+            "index_add",
+            "index_add_",
+            "scatter_add",
+            "scatter_add_",
+            "scatter",
+            "scatter_",
+        ),
+        "embedding",
+    ),
+    **dict.fromkeys(
+        (
+            "sum",
+            "mean",
+            "var",
+            "var_mean",
+            "std",
+            "amax",
+            "amin",
+            "max",
+            "min",
+            "argmax",
+            "argmin",
+            "linalg_vector_norm",
+            "norm",
+            "prod",
+            "any",
+            "all",
+            "cumsum",
+            "logsumexp",
+            "topk",
+            "sort",
+        ),
+        "reduction",
+    ),
+    # Move or make elements, one by one: pointwise by nature, though PyTorch does not tag them so.
+    **dict.fromkeys(
+        (
+            "_to_copy",
+            "clone",
+            "copy_",
+            "copy",
+            "cat",
+            "stack",
+            "fill_",
+            "zero_",
+            "zeros",
+            "zeros_like",
+            "ones",
+            "ones_like",
+            "new_zeros",
+            "new_ones",
+            "new_full",
+            "full",
+            "full_like",
+            "arange",
+            "scalar_tensor",
+            "native_dropout",
+            "native_dropout_backward",
+            "bernoulli",
+            "bernoulli_",
+            "uniform_",
+            "normal_",
+            "rand",
+            "randn",
+            "randn_like",
+            "rand_like",
+            "constant_pad_nd",
+            "reflection_pad2d",
+            "roll",
+            "flip",
+            "tril",
+            "triu",
+            "repeat",
+            "slice_backward",
+            "select_backward",
+            "unfold_backward",
+            "slice_scatter",
+            "select_scatter",
+            "as_strided_scatter",
+            "glu",
+            "glu_backward",
+            "hardswish",
+            "hardswish_",
+            "hardswish_backward",
+            "where",
+            "masked_fill",
+            "masked_fill_",
+            "mse_loss",
+            "mse_loss_backward",
+            "pixel_shuffle",
+            "pixel_unshuffle",
+            "channel_shuffle",
+            "native_channel_shuffle",
+            "im2col",
+            "col2im",
+            "_cudnn_init_dropout_state",
+            "squeeze_copy",
+            "expand_copy",
+        ),
+        "pointwise",
+    ),
+}
+_REDUCED_LOSSES = ("mse_loss", "mse_loss_backward")
+
+
+def packet_of(op: str) -> str:
+    """``add.Tensor`` is ``add``: overloads of an operator run the same kernels."""
+    return op.partition(".")[0]
+
+
+def family_of(kernel: Kernel) -> FamilyName | None:
+    """The family of a kernel; None for an operator that none knows."""
+    packet = packet_of(kernel.op)
+    if packet.startswith(("_foreach_", "_fused_ada", "_fused_sgd", "_amp_foreach")):
+        return "optimizer"
+    known = _FAMILY_OF_OP.get(kernel.op) or _FAMILY_OF_PACKET.get(packet)
+    return known or ("pointwise" if _is_tagged_pointwise(kernel.op) else None)
+
+
+def _is_tagged_pointwise(op: str) -> bool:
+    packet, _, overload = op.partition(".")
+    # In-place forms (``add_``) do what the plain ones do, and only these are tagged.
+    for name in (packet, packet.removesuffix("_")):
+        found = getattr(getattr(torch.ops.aten, name, None), overload or "default", None)
+        if found is not None and torch.Tag.pointwise in found.tags:
+            return True
+    return packet.endswith("_backward") and _is_tagged_pointwise(
+        packet.removesuffix("_backward") + (f".{overload}" if overload else "")
+    )
+
+
+def flop_of(kernel: Kernel) -> float:
+    """Floating-point operations; a multiply-add counts two, everything pointwise one an element."""
+    op, operands = packet_of(kernel.op), kernel.operands
+    if op == "convolution":
+        return _convolution_flop(operands[0], operands[1], kernel.outputs[0], bool(kernel.args[6]))
+    if op in ("convolution_backward_data", "convolution_backward_weight"):
+        return _convolution_flop(operands[1], operands[2], operands[0], bool(kernel.args[6]))
+    if op in ("attention", "attention_backward"):
+        query, key = operands[:2]
+        pairs = math.prod(query.shape[:-1]) * key.shape[-2] * (0.5 if kernel.args[5] else 1.0)
+        # Two products forward; five backward, since the scores are computed again (Dao, 2023).
+        return pairs * query.shape[-1] * (4.0 if op == "attention" else 10.0)
+    if op in ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot"):
+        left = operands[-2]
+        return 2.0 * kernel.outputs[0].numel * left.shape[-1]
+    elements = max((each.numel for each in (*operands, *kernel.outputs)), default=0)
+    if op.startswith("_f"):
+        elements = sum(each.numel for each in operands)
+    return float(max(elements, 1))
+
+
+def bytes_of(kernel: Kernel) -> float:
+    """Bytes that must move between memory and the device's cores, each at least once."""
+    op = packet_of(kernel.op)
+    if op in ("embedding", "index_select", "index", "gather"):
+        # Only the rows that are asked for are read.
+        indices = sum(each.num_bytes for each in kernel.operands if each.dtype.startswith("i"))
+        return float(2 * sum(each.num_bytes for each in kernel.outputs) + indices)
+    written = 0
+    if not kernel.outputs and op.endswith("_") and isinstance(kernel.args[0], tuple):
+        written = sum(each.num_bytes for each in kernel.args[0])  # foreach writes its first list
+    return float(max(kernel.num_bytes + written, 1))
+
+
+def multiplies(family: FamilyName | None) -> bool:
+    """Whether a family's arithmetic is matrix products, which tensor cores run."""
+    return family in (
+        "convolution",
+        "convolution_backward_data",
+        "convolution_backward_weight",
+        "matmul",
+        "attention",
+    )
+
+
+def _convolution_flop(image: Operand, weight: Operand, output: Operand, transposed: bool) -> float:
+    # Every element of the output is a sum over the filter: 2 * output * (C/groups * R * S);
+    # transposed, the image and the output change places.
+    sums = image if transposed else output
+    return 2.0 * sums.numel * math.prod(weight.shape[1:])

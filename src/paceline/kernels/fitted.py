@@ -1,0 +1,116 @@
+"""A fitted model: an ensemble for each kernel family, the host's costs, and their file.
+
+The file is safetensors: weights as tensors, everything else as JSON in its metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from paceline.cluster.device import Device
+from paceline.kernels.family import FamilyName
+from paceline.kernels.host import HostCosts
+from paceline.kernels.mlp import Ensemble
+
+FORMAT = "paceline-kernel-model"
+VERSION = 1
+SUFFIX = ".model.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedModel:
+    """What `paceline fit` makes of a profile."""
+
+    device: Device
+    ensembles: dict[FamilyName, Ensemble]
+    host: HostCosts
+    facts: dict[str, Any] = field(default_factory=dict)
+    """The profile's facts: machine, software versions."""
+
+    def save(self, path: Path) -> None:
+        """Write the model."""
+        from safetensors.torch import save_file
+
+        tensors: dict[str, Tensor] = {}
+        families = {}
+        for name, ensemble in self.ensembles.items():
+            for part in ("mean", "scale", "low", "high"):
+                tensors[f"{name}.{part}"] = getattr(ensemble, part).contiguous()
+            for layer, (weight, bias) in enumerate(
+                zip(ensemble.weights, ensemble.biases, strict=True)
+            ):
+                # Half the file: weights of this size do not need float32's digits.
+                tensors[f"{name}.weight{layer}"] = weight.half().contiguous()
+                tensors[f"{name}.bias{layer}"] = bias.contiguous()
+            families[name] = {"ops": ensemble.ops, "residual": ensemble.residual}
+        metadata = {
+            "format": FORMAT,
+            "version": str(VERSION),
+            "device": json.dumps(self.device.model_dump(mode="json")),
+            "families": json.dumps(families),
+            "host": json.dumps(self.host.to_dict()),
+            "facts": json.dumps(self.facts),
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, path, metadata)
+
+
+def load_model(path: Path | str) -> FittedModel:
+    """Read a fitted model; ValueError with a sentence if it is not one, or is damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"There is no fitted model {path}; make one with `paceline fit PROFILE`.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            _check(path, metadata)
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except SafetensorError as problem:
+        raise ValueError(
+            f"The fitted model {path} is cut off or is no safetensors file; run `paceline fit` "
+            "again."
+        ) from problem
+    families = json.loads(metadata["families"])
+    return FittedModel(
+        device=Device(**json.loads(metadata["device"])),
+        ensembles={
+            cast(FamilyName, name): _ensemble(name, facts, tensors)
+            for name, facts in families.items()
+        },
+        host=HostCosts.from_dict(json.loads(metadata["host"])),
+        facts=json.loads(metadata["facts"]),
+    )
+
+
+def _check(path: Path, metadata: dict[str, str]) -> None:
+    if metadata.get("format") != FORMAT:
+        raise ValueError(f"{path} is not a kernel model of paceline; make one with `paceline fit`.")
+    if metadata["version"] != str(VERSION):
+        raise ValueError(
+            f"The fitted model {path} has schema version {metadata['version']}, this paceline "
+            f"reads {VERSION}; run `paceline fit` again."
+        )
+
+
+def _ensemble(name: str, facts: dict[str, Any], tensors: dict[str, Tensor]) -> Ensemble:
+    layers = sum(key.startswith(f"{name}.weight") for key in tensors)
+    return Ensemble(
+        ops=tuple(facts["ops"]),
+        mean=tensors[f"{name}.mean"],
+        scale=tensors[f"{name}.scale"],
+        low=tensors[f"{name}.low"],
+        high=tensors[f"{name}.high"],
+        weights=tuple(
+            tensors[f"{name}.weight{layer}"].to(torch.float32) for layer in range(layers)
+        ),
+        biases=tuple(tensors[f"{name}.bias{layer}"] for layer in range(layers)),
+        residual=float(facts["residual"]),
+    )

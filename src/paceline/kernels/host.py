@@ -1,0 +1,125 @@
+"""What the host pays to issue a step in eager mode.
+
+Small steps are limited by Python and the dispatcher, not by the device. The host's time for a step
+does not depend on the batch; it is
+
+    sum over calls of dispatch(op)  x  a factor for the phase  (autograd records, or runs, or not)
+    + seconds a module call + seconds an autograd node + seconds a step,
+
+where dispatch(op) is measured for every operator by itself, and the other figures are fitted (non-
+negative least squares, relative errors) to real steps so small that the device never holds up the
+host.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from paceline.steps.capture import Call, Capture
+
+_TERMS = ("forward", "backward", "optimizer", "modules", "nodes", "steps")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostCosts:
+    """Seconds on the host."""
+
+    dispatch_s: Mapping[str, float] = field(default_factory=dict)
+    """Of one bare call, by operator."""
+    tensor_s: float = 0.0
+    """Of every tensor in the lists of a foreach operator."""
+    factors: Mapping[str, float] = field(default_factory=dict)
+    """The fitted figures: three factors by phase, and seconds a module, a node and a step."""
+    spread: float = 0.15
+    """Root mean square of the relative error on the steps it was fitted to."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is anything to predict with."""
+        return bool(self.factors)
+
+    def calls_s(self, capture: Capture) -> npt.NDArray[np.float64]:
+        """Seconds for each call, modules and nodes spread evenly over the calls of their phase."""
+        if not self.is_known:
+            return np.zeros(len(capture.calls))
+        phases = Counter(call.phase for call in capture.calls)
+        extra = {
+            "forward": self._per_call("modules", capture.num_modules, phases["forward"]),
+            "backward": self._per_call("nodes", capture.num_nodes, phases["backward"]),
+            "optimizer": self._per_call("steps", 1, phases["optimizer"]),
+        }
+        return np.array(
+            [
+                self.factors[call.phase] * self.bare_s(call) + extra[call.phase]
+                for call in capture.calls
+            ]
+        )
+
+    def _per_call(self, term: str, count: int, num_calls: int) -> float:
+        return self.factors[term] * count / num_calls if num_calls else 0.0
+
+    def bare_s(self, call: Call) -> float:
+        """The bare dispatch of a call; an operator that was not measured costs the median."""
+        known = self.dispatch_s.get(call.op)
+        if known is None:
+            known = self._median_s
+        extra = max(call.num_tensors - 8, 0) if call.op.startswith(("_foreach", "_fused")) else 0
+        return known + self.tensor_s * extra
+
+    @property
+    def _median_s(self) -> float:
+        return float(np.median(list(self.dispatch_s.values()))) if self.dispatch_s else 0.0
+
+    def terms(self, capture: Capture) -> list[float]:
+        """What the fitted figures are multiplied with, in their order."""
+        bare = dict.fromkeys(_TERMS[:3], 0.0)
+        for call in capture.calls:
+            bare[call.phase] += self.bare_s(call)
+        return [*bare.values(), capture.num_modules, capture.num_nodes, 1.0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "dispatch_s": dict(self.dispatch_s),
+            "tensor_s": self.tensor_s,
+            "factors": dict(self.factors),
+            "spread": self.spread,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """What :meth:`to_dict` made."""
+        return cls(**values)
+
+
+def fit_host(
+    bare: HostCosts,
+    captures: Sequence[Capture],
+    measured_s: Sequence[float],
+    *,
+    scale_s: Sequence[float],
+) -> HostCosts:
+    """Fit the factors to measured times of the host; errors count relative to ``scale_s``."""
+    from scipy.optimize import nnls
+
+    terms = np.array([bare.terms(capture) for capture in captures])
+    times, scale = np.array(measured_s), np.array(scale_s)
+    # A weak pull keeps a factor near what it usually is where the steps do not tell.
+    usual = np.array([1.6, 1.6, 1.6, 5e-6, 4e-6, 5e-5])
+    pull = 0.02 * np.sqrt(len(times)) / usual
+    matrix = np.vstack([terms / scale[:, None], np.diag(pull)])
+    wanted = np.concatenate([times / scale, pull * usual])
+    solution, _ = nnls(matrix, wanted)
+    errors = (terms @ solution - times) / scale
+    return HostCosts(
+        dispatch_s=bare.dispatch_s,
+        tensor_s=bare.tensor_s,
+        factors=dict(zip(_TERMS, map(float, solution), strict=True)),
+        spread=float(np.sqrt((errors**2).mean())),
+    )

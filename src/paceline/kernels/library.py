@@ -1,0 +1,76 @@
+"""The fitted models that come with paceline, and which of them answers for a device."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+
+from paceline.cluster.device import Device
+from paceline.cluster.devices import device_names, load_device
+from paceline.kernels import fitted, profile
+from paceline.kernels.fitted import FittedModel, load_model
+from paceline.kernels.model import KernelModel
+from paceline.kernels.profile import Timing, load_profile
+from paceline.steps.kernel import Kernel
+
+_FOLDER = Path(str(resources.files("paceline.kernels"))) / "profiles"
+_CARRIED_FROM = "h200"
+"""The profile whose efficiencies are carried to devices that nobody has measured."""
+
+
+def profiled_devices() -> tuple[str, ...]:
+    """The names of the devices whose profiles come with paceline."""
+    return tuple(
+        sorted(path.name.removesuffix(fitted.SUFFIX) for path in _FOLDER.glob(f"*{fitted.SUFFIX}"))
+    )
+
+
+def load_kernel_model(device: str | Device, *, model: Path | None = None) -> KernelModel:
+    """The kernel model of a device, by its name or by its figures.
+
+    ``model`` is a file that `paceline fit` wrote; beside it lies its profile. Without it, what
+    comes with paceline answers: by the device's own profile, or carried over from another's.
+    """
+    if model is not None:
+        own = load_model(model)
+        table = _table(str(_profile_beside(model)))
+        wanted = own.device if device in ("", own.device.name) else _device(device)
+        return KernelModel(wanted, own, table)
+    name = device if isinstance(device, str) else device.name
+    if name in profiled_devices():
+        built_in = _built_in(name)
+        wanted = built_in.device if isinstance(device, str) else device
+        return KernelModel(wanted, built_in, _built_in_table(name))
+    return KernelModel(_device(device), _built_in(_CARRIED_FROM), _built_in_table(_CARRIED_FROM))
+
+
+def _device(device: str | Device) -> Device:
+    if isinstance(device, Device):
+        return device
+    if device not in device_names():
+        known = ", ".join(sorted({*device_names(), *profiled_devices()}))
+        raise ValueError(
+            f"There is no device {device!r}; take one of {known}, or give --flops and "
+            "--memory-bandwidth."
+        )
+    return load_device(device)
+
+
+def _profile_beside(model: Path) -> Path:
+    return model.with_name(model.name.removesuffix(fitted.SUFFIX) + profile.SUFFIX)
+
+
+@lru_cache
+def _built_in(name: str) -> FittedModel:
+    return load_model(_FOLDER / f"{name}{fitted.SUFFIX}")
+
+
+def _built_in_table(name: str) -> dict[Kernel, Timing]:
+    return _table(str(_FOLDER / f"{name}{profile.SUFFIX}"))
+
+
+@lru_cache
+def _table(path: str) -> dict[Kernel, Timing]:
+    """The measured kernels; none if the profile is not there, and the networks answer alone."""
+    return load_profile(path).measured() if Path(path).is_file() else {}

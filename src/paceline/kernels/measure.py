@@ -1,0 +1,169 @@
+"""Measure the kernels of the present device and write them into a profile."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paceline.cluster.device import Precision
+from paceline.kernels.isolated import make_timer
+from paceline.kernels.measure_host import measure_dispatch, measure_small_steps
+from paceline.kernels.plan import CPU_PLAN, GPU_PLAN, PlanSettings, plan_kernels
+from paceline.kernels.profile import Profile, Timing, append, load_profile
+from paceline.kernels.timer import Timer, num_threads
+from paceline.steps.kernel import Kernel
+from paceline.version import __version__
+
+Report = Callable[[str, int, int], None]
+"""What is going on, how much of it is done, how much there is."""
+_FLUSH_S = 5.0
+
+
+def settings_for(device: str) -> PlanSettings:
+    """The usual plan for "cuda" or "cpu"."""
+    return CPU_PLAN if device == "cpu" else GPU_PLAN
+
+
+def make_plan(
+    path: Path, settings: PlanSettings, report: Report, *, num_processes: int = 1
+) -> Profile:
+    """Write a profile in which every kernel is planned and none is measured yet."""
+
+    def progress(share: float) -> None:
+        report("capturing networks", round(share * 1000), 1000)
+
+    sources = plan_kernels(settings, progress=progress, num_processes=num_processes)
+    profile = Profile(timings={kernel: Timing(None, 0, each) for kernel, each in sources.items()})
+    profile.save(path)
+    return profile
+
+
+def measure_kernels(
+    path: Path, *, device: str, budget_s: float, report: Report, num_processes: int = 1
+) -> Profile:
+    """Time what the profile at ``path`` plans; begin a new one if there is none.
+
+    Stops when everything is measured or the budget is spent; called again, it goes on.
+    """
+    timer = make_timer(device)
+    if path.exists():
+        profile = load_profile(path)
+    else:
+        profile = make_plan(path, settings_for(device), report, num_processes=num_processes)
+    _check_same_machine(profile, path, device)
+    profile.facts |= machine_facts(device)
+    append(path, profile.facts, {})
+    try:
+        _time_all(profile, path, timer, budget_s, report)
+    finally:
+        timer.close()
+    if "steps" not in profile.facts:
+        profile.facts |= _host_facts(profile, timer, report)
+        append(path, profile.facts, {})
+    profile.save(path)  # one line a kernel, in place of plan and appended results
+    return profile
+
+
+def _host_facts(profile: Profile, timer: Timer, report: Report) -> dict[str, Any]:
+    """What issuing operators costs, and small real steps to fit the rest of the host to."""
+    device = timer.device.type
+    facts: dict[str, Any] = {}
+    if device == "cuda":
+        facts["library_bytes"] = library_bytes()
+    report("timing the host", 0, 1)
+    facts["host"] = measure_dispatch(profile.measured(), timer.device)
+    precisions: tuple[Precision, ...] = ("fp32",) if device == "cpu" else ("fp32", "bf16")
+    facts["steps"] = measure_small_steps(
+        device, precisions, lambda done, total: report("timing small steps", done, total)
+    )
+    return facts
+
+
+def library_bytes() -> int:
+    """What cuBLAS keeps for itself once a product has run: part of every training's memory."""
+    torch.cuda.empty_cache()
+    torch._C._cuda_clearCublasWorkspaces()
+    before = torch.cuda.memory_allocated()
+    for dtype in (torch.float32, torch.bfloat16):
+        matrix = torch.rand(256, 256, device="cuda", dtype=dtype)
+        bias = torch.rand(256, device="cuda", dtype=dtype)
+        torch.addmm(bias, matrix, matrix)
+        torch.mm(matrix, matrix)
+    del matrix, bias
+    torch.cuda.synchronize()
+    return torch.cuda.memory_allocated() - before
+
+
+def machine_facts(device: str) -> dict[str, Any]:
+    """What a reader of the profile wants to know about where it was measured."""
+    facts: dict[str, Any] = {
+        "device_type": device,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "paceline": __version__,
+        "cpu": _cpu_model(),
+        "threads": num_threads(),
+    }
+    if device == "cuda":
+        properties = torch.cuda.get_device_properties(0)
+        facts |= {
+            "device_name": properties.name,
+            "memory_bytes": properties.total_memory,
+            "processors": properties.multi_processor_count,
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
+        }
+    else:
+        facts["device_name"] = facts["cpu"]
+    return facts
+
+
+def _check_same_machine(profile: Profile, path: Path, device: str) -> None:
+    before = profile.facts.get("device_name")
+    now = machine_facts(device)["device_name"]
+    if before is not None and before != now:
+        raise ValueError(
+            f"The profile {path} is of a {before}, this machine has a {now}; give another --out."
+        )
+
+
+def _time_all(profile: Profile, path: Path, timer: Timer, budget_s: float, report: Report) -> None:
+    planned = profile.planned()
+    fresh: dict[Kernel, Timing] = {}
+    failed: dict[str, str] = {}
+    begun = flushed = time.monotonic()
+    for index, kernel in enumerate(planned):
+        now = time.monotonic()
+        if now - flushed > _FLUSH_S:
+            append(path, {}, fresh)
+            fresh.clear()
+            flushed = now
+            report("timing kernels", index, len(planned))
+        if now - begun > budget_s:
+            break
+        try:
+            measured = timer.time(kernel)
+        except (RuntimeError, NotImplementedError, IndexError, TypeError) as problem:
+            failed.setdefault(kernel.op, " ".join(str(problem).split())[:200])
+            del profile.timings[kernel]
+            continue
+        sources = profile.timings[kernel].sources
+        timing = Timing(measured.seconds, measured.workspace_bytes, sources)
+        profile.timings[kernel] = fresh[kernel] = timing
+    profile.facts["failed"] = {**profile.facts.get("failed", {}), **failed}
+    append(path, {"failed": profile.facts["failed"]}, fresh)
+    report("timing kernels", len(planned) - len(profile.planned()), len(planned))
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or "unknown"

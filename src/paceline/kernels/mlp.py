@@ -1,0 +1,196 @@
+"""A small ensemble of multi-layer perceptrons: how far a kernel is from its roofline.
+
+The target is log(time / roofline), so that the networks learn efficiency and not size. Members
+differ in their first weights and in the fifth of the data that each does not see; how far they
+disagree tells how little is known, and how far each is off on its unseen part tells how well all
+of them do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+Floats = npt.NDArray[np.float32]
+NUM_MEMBERS = 5
+_HIDDEN = 128
+_BATCH = 512
+_RATE = 4e-3
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Trained networks of one kernel family."""
+
+    ops: tuple[str, ...]
+    """The operators it has seen; each is an input of its own."""
+    mean: Tensor
+    scale: Tensor
+    low: Tensor
+    high: Tensor
+    """Of every feature: what normalises it, and the range in which it was measured."""
+    weights: tuple[Tensor, ...]
+    """Of each layer, for all members: (members, inputs, outputs)."""
+    biases: tuple[Tensor, ...]
+    residual: float
+    """Root mean square of log(predicted / measured) on kernels that a member has not seen."""
+
+    def predict(self, features: Floats, ops: list[str]) -> tuple[Floats, Floats]:
+        """log(time / roofline) for every row, and its uncertainty (one standard deviation)."""
+        raw = torch.from_numpy(features)
+        inputs = torch.cat([self._normalised(raw), self._labels(ops)], 1)
+        with torch.no_grad():
+            each = _forward(inputs, self.weights, self.biases)
+        beyond = torch.relu(torch.maximum(self.low - raw, raw - self.high)) / self.scale
+        doubt = 1.0 + beyond.amax(1)
+        spread = each.std(0)
+        unsure = torch.sqrt(spread**2 + self.residual**2) * doubt
+        return each.mean(0).numpy(), unsure.numpy()
+
+    def _normalised(self, features: Tensor) -> Tensor:
+        # Beyond what was measured the nearest measured value is a better guide than a
+        # network's extrapolation: efficiency saturates.
+        inside = torch.minimum(torch.maximum(features, self.low), self.high)
+        return (inside - self.mean) / self.scale
+
+    def _labels(self, ops: list[str]) -> Tensor:
+        labels = torch.zeros(len(ops), len(self.ops))
+        places = {op: index for index, op in enumerate(self.ops)}
+        for row, op in enumerate(ops):
+            if op in places:
+                labels[row, places[op]] = 1.0
+        return labels
+
+
+def train_ensemble(
+    features: Floats,
+    ops: list[str],
+    targets: Floats,
+    importance: Floats,
+    *,
+    num_steps: int,
+    seed: int,
+    progress: Callable[[int], None],
+) -> Ensemble:
+    """Fit ``targets`` (log of time over roofline); ``progress`` is told of every step done."""
+    generator = torch.Generator().manual_seed(seed)
+    raw = torch.from_numpy(features)
+    vocabulary = tuple(sorted(set(ops)))
+    mean, scale = raw.mean(0), raw.std(0).clamp(min=1e-2)
+    blank = Ensemble(
+        vocabulary, mean, scale, raw.amin(0), raw.amax(0), weights=(), biases=(), residual=0.0
+    )
+    inputs = torch.cat([blank._normalised(raw), blank._labels(ops)], 1)
+    weights, biases = _first_layers(inputs.shape[1], float(targets.mean()), generator)
+    data = _Data(inputs, torch.from_numpy(targets), torch.from_numpy(importance), generator)
+    _descend(data, weights, biases, len(vocabulary), num_steps, generator, progress)
+    return Ensemble(
+        vocabulary,
+        mean,
+        scale,
+        blank.low,
+        blank.high,
+        tuple(each.detach() for each in weights),
+        tuple(each.detach() for each in biases),
+        data.residual(weights, biases),
+    )
+
+
+class _Data:
+    """The kernels, and which member may see which."""
+
+    def __init__(
+        self, inputs: Tensor, targets: Tensor, importance: Tensor, generator: torch.Generator
+    ) -> None:
+        self.inputs, self.targets, self.importance = inputs, targets, importance
+        self.unseen_by = torch.randint(NUM_MEMBERS, (len(inputs),), generator=generator)
+
+    def seen(self, member: int) -> Tensor:
+        rows = torch.nonzero(self.unseen_by != member).flatten()
+        return rows if len(rows) else torch.arange(len(self.inputs))
+
+    def residual(self, weights: list[Tensor], biases: list[Tensor]) -> float:
+        with torch.no_grad():
+            each = _forward(self.inputs, weights, biases)
+        own = each[self.unseen_by, torch.arange(len(self.targets))]
+        return float(((own - self.targets) ** 2).mean().sqrt())
+
+
+def _forward(
+    inputs: Tensor,
+    weights: tuple[Tensor, ...] | list[Tensor],
+    biases: tuple[Tensor, ...] | list[Tensor],
+) -> Tensor:
+    """(members, rows) from (rows, features), or from (members, rows, features)."""
+    hidden = inputs.expand(NUM_MEMBERS, *inputs.shape[-2:])
+    for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        hidden = torch.baddbmm(bias, hidden, weight)
+        if layer < len(weights) - 1:
+            hidden = functional.silu(hidden)
+    return hidden.squeeze(-1)
+
+
+def _first_layers(
+    num_inputs: int, mean_target: float, generator: torch.Generator
+) -> tuple[list[Tensor], list[Tensor]]:
+    sizes = (num_inputs, _HIDDEN, _HIDDEN, 1)
+    weights = [
+        (
+            torch.randn(NUM_MEMBERS, before, after, generator=generator) * math.sqrt(1.5 / before)
+        ).requires_grad_()
+        for before, after in pairwise(sizes)
+    ]
+    biases = [torch.zeros(NUM_MEMBERS, 1, after).requires_grad_() for after in sizes[1:]]
+    with torch.no_grad():
+        weights[-1] *= 0.1
+        biases[-1] += mean_target
+    return weights, biases
+
+
+def _descend(
+    data: _Data,
+    weights: list[Tensor],
+    biases: list[Tensor],
+    num_labels: int,
+    num_steps: int,
+    generator: torch.Generator,
+    progress: Callable[[int], None],
+) -> None:
+    optimizer = torch.optim.AdamW(
+        [{"params": weights, "weight_decay": 1e-3}, {"params": biases, "weight_decay": 0.0}],
+        lr=_RATE,
+    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, _RATE, total_steps=num_steps, pct_start=0.1, final_div_factor=1e3
+    )
+    seen = [data.seen(member) for member in range(NUM_MEMBERS)]
+    for _ in range(num_steps):
+        rows = torch.stack(
+            [own[torch.randint(len(own), (_BATCH,), generator=generator)] for own in seen]
+        )
+        batch = data.inputs[rows]
+        # Now and then the operator's name is hidden, so that one never seen has a fair answer.
+        hidden = torch.rand(NUM_MEMBERS, _BATCH, 1, generator=generator) < 0.02
+        batch[..., -num_labels:] *= (~hidden).float()
+        error = _forward(batch, weights, biases) - data.targets[rows]
+        loss = (
+            (
+                functional.huber_loss(error, torch.zeros_like(error), reduction="none", delta=0.3)
+                * data.importance[rows]
+            )
+            .mean(1)
+            .sum()
+        )
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        schedule.step()
+        progress(1)

@@ -1,0 +1,125 @@
+"""The kernel model: kernels in, seconds out, each with its origin and its uncertainty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from paceline.cluster.device import Device
+from paceline.kernels.family import FamilyName, family_of
+from paceline.kernels.features import features_of, op_label
+from paceline.kernels.fitted import FittedModel
+from paceline.kernels.host import HostCosts
+from paceline.kernels.profile import Timing
+from paceline.kernels.roofline import roofline_s
+from paceline.kernels.workspace import Workspaces
+from paceline.steps.kernel import Kernel
+
+Origin = Literal["table", "mlp", "roofline"]
+
+TABLE_UNCERTAINTY = 0.02
+"""Of a measured kernel: how far the sum of a step's kernels is off the real step (H200)."""
+ROOFLINE_UNCERTAINTY = 0.7
+"""Nobody measured anything like it: half to double."""
+CARRIED_UNCERTAINTY = 0.3
+"""Of an efficiency learnt on one device and carried to another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What one kernel takes."""
+
+    seconds: float
+    origin: Origin
+    uncertainty: float
+    """One standard deviation, relative."""
+    workspace_bytes: int = 0
+
+
+@dataclass
+class KernelModel:
+    """Asks the measured table, then the networks, then the roofline; says which one answered.
+
+    ``device`` may be another one than was measured: every answer is then scaled by the ratio of
+    the two devices' rooflines (the learned efficiency is carried over), and marked.
+    """
+
+    device: Device
+    fitted: FittedModel | None = None
+    table: dict[Kernel, Timing] = field(default_factory=dict)
+    unknown_ops: set[str] = field(default_factory=set)
+    """Operators that no family knows, and that the roofline answered for."""
+    _known: dict[Kernel, Estimate] = field(default_factory=dict)
+
+    @property
+    def is_carried(self) -> bool:
+        """Whether the answers come from another device's measurements."""
+        return self.fitted is not None and self.fitted.device != self.device
+
+    @property
+    def host(self) -> HostCosts:
+        """The host's costs; nothing if no host was measured."""
+        return self.fitted.host if self.fitted is not None else HostCosts()
+
+    def estimate(self, kernels: Iterable[Kernel]) -> list[Estimate]:
+        """One estimate for each kernel."""
+        kernels = list(kernels)
+        missing = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._known]
+        by_family: dict[FamilyName | None, list[Kernel]] = {}
+        for kernel in missing:
+            if self.fitted is not None and kernel in self.table:
+                self._known[kernel] = self._carried(kernel, self._measured(kernel))
+            else:
+                by_family.setdefault(family_of(kernel), []).append(kernel)
+        for family, members in by_family.items():
+            self._known.update(zip(members, self._predicted(family, members), strict=True))
+        return [self._known[kernel] for kernel in kernels]
+
+    def _measured(self, kernel: Kernel) -> Estimate:
+        timing = self.table[kernel]
+        assert timing.seconds is not None
+        return Estimate(timing.seconds, "table", TABLE_UNCERTAINTY, timing.workspace_bytes)
+
+    def _predicted(self, family: FamilyName | None, kernels: Sequence[Kernel]) -> list[Estimate]:
+        if family is None:
+            self.unknown_ops.update(kernel.op for kernel in kernels)
+        if self.fitted is None or family is None or family not in self.fitted.ensembles:
+            return [
+                Estimate(roofline_s(kernel, self.device), "roofline", ROOFLINE_UNCERTAINTY)
+                for kernel in kernels
+            ]
+        ensemble = self.fitted.ensembles[family]
+        features = features_of(kernels, family)
+        logs, unsure = ensemble.predict(features, [op_label(kernel) for kernel in kernels])
+        seconds = rooflines_s(kernels, self.fitted.device) * np.exp(logs)
+        spaces = self._workspaces.estimate(family, kernels)
+        return [
+            self._carried(kernel, Estimate(float(second), "mlp", float(doubt), space))
+            for kernel, second, doubt, space in zip(kernels, seconds, unsure, spaces, strict=True)
+        ]
+
+    @cached_property
+    def _workspaces(self) -> Workspaces:
+        return Workspaces(self.table)
+
+    def _carried(self, kernel: Kernel, estimate: Estimate) -> Estimate:
+        if not self.is_carried:
+            return estimate
+        assert self.fitted is not None
+        ratio = roofline_s(kernel, self.device) / roofline_s(kernel, self.fitted.device)
+        return Estimate(
+            estimate.seconds * ratio,
+            estimate.origin,
+            float(np.hypot(estimate.uncertainty, CARRIED_UNCERTAINTY)),
+            estimate.workspace_bytes,
+        )
+
+
+def rooflines_s(kernels: Sequence[Kernel], device: Device) -> npt.NDArray[np.float64]:
+    """The rooflines of many kernels."""
+    return np.array([roofline_s(kernel, device) for kernel in kernels])

@@ -1,0 +1,125 @@
+"""What a captured step costs on one device: its timeline, its memory, how sure that is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.kernels.family import bytes_of, flop_of
+from paceline.kernels.model import Estimate, KernelModel, Origin
+from paceline.kernels.roofline import peak_flops
+from paceline.kernels.timeline import Timeline, run_timeline
+from paceline.rehearse.prediction import Bottleneck
+from paceline.steps import Capture, Kernel
+
+_ORIGINS: tuple[Origin, ...] = ("table", "mlp", "roofline")
+_SHARED_ERROR = 0.5  # errors of kernels are alike by half: a family that is off is off everywhere
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compute:
+    """One worker's step without any communication."""
+
+    timeline: Timeline
+    memory_bytes: int
+    method: dict[str, float]
+    bottleneck: Bottleneck
+    uncertainty: float
+    warnings: tuple[str, ...]
+
+
+def compute_cost(capture: Capture, model: KernelModel) -> Compute:
+    """Time a capture with a kernel model."""
+    kernels = list(capture.kernels())
+    estimates = dict(zip(kernels, model.estimate(kernels), strict=True))
+    device_s = np.array(
+        [sum(estimates[kernel].seconds for kernel in call.kernels) for call in capture.calls]
+    )
+    serial = is_serial(model)
+    timeline = run_timeline(model.host.calls_s(capture), device_s, serial=serial)
+    return Compute(
+        timeline=timeline,
+        memory_bytes=_memory_bytes(capture, estimates, model),
+        method=_method(kernels, estimates),
+        bottleneck=_bottleneck(timeline, kernels, estimates, model, serial=serial),
+        uncertainty=_uncertainty(timeline, kernels, estimates, model),
+        warnings=_warnings(model),
+    )
+
+
+def is_serial(model: KernelModel) -> bool:
+    """Whether host and device are the same processor."""
+    return model.fitted is not None and model.fitted.facts.get("device_type") == "cpu"
+
+
+def _memory_bytes(capture: Capture, estimates: dict[Kernel, Estimate], model: KernelModel) -> int:
+    peak = max(
+        (
+            call.live_bytes
+            + max((estimates[kernel].workspace_bytes for kernel in call.kernels), default=0)
+            for call in capture.calls
+        ),
+        default=0,
+    )
+    library = model.fitted.facts.get("library_bytes", 0) if model.fitted is not None else 0
+    return int(peak + library)
+
+
+def _method(kernels: list[Kernel], estimates: dict[Kernel, Estimate]) -> dict[str, float]:
+    totals = dict.fromkeys(_ORIGINS, 0.0)
+    for kernel in kernels:
+        totals[estimates[kernel].origin] += estimates[kernel].seconds
+    total = sum(totals.values()) or 1.0
+    return {origin: seconds / total for origin, seconds in totals.items()}
+
+
+def _bottleneck(
+    timeline: Timeline,
+    kernels: list[Kernel],
+    estimates: dict[Kernel, Estimate],
+    model: KernelModel,
+    *,
+    serial: bool,
+) -> Bottleneck:
+    if not serial and timeline.host_s > timeline.device_s:
+        return "host"
+    arithmetic_s = sum(
+        estimates[kernel].seconds for kernel in kernels if _is_arithmetic(kernel, model)
+    )
+    return "arithmetic" if arithmetic_s > timeline.device_s / 2 else "memory bandwidth"
+
+
+def _is_arithmetic(kernel: Kernel, model: KernelModel) -> bool:
+    """Whether the roofline's slope or its flat part limits a kernel."""
+    arithmetic_s = flop_of(kernel) / peak_flops(kernel, model.device)
+    return arithmetic_s > bytes_of(kernel) / model.device.memory_bandwidth_bytes_per_s
+
+
+def _uncertainty(
+    timeline: Timeline,
+    kernels: list[Kernel],
+    estimates: dict[Kernel, Estimate],
+    model: KernelModel,
+) -> float:
+    doubts = np.array([estimates[k].seconds * estimates[k].uncertainty for k in kernels])
+    total = timeline.device_s or 1.0
+    alike, apart = doubts.sum() / total, float(np.sqrt((doubts**2).sum())) / total
+    device = float(np.hypot(_SHARED_ERROR * alike, apart))
+    return model.host.spread if timeline.host_s > timeline.device_s else device
+
+
+def _warnings(model: KernelModel) -> tuple[str, ...]:
+    found = []
+    if model.unknown_ops:
+        ops = ", ".join(sorted(model.unknown_ops))
+        found.append(f"No kernel family knows {ops}: timed by roofline.")
+    if model.is_carried:
+        assert model.fitted is not None
+        found.append(
+            f"{model.device.name} was not measured: efficiencies are carried over from "
+            f"{model.fitted.device.name} by roofline."
+        )
+    if model.fitted is None:
+        found.append("No kernels were measured for this device: everything is timed by roofline.")
+    return tuple(found)

@@ -1,0 +1,51 @@
+"""What a prediction says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Bottleneck = Literal["arithmetic", "memory bandwidth", "host", "communication"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """One training step: how long, why, and how sure that is.
+
+    ``step_s`` is the sum of its parts: ``compute_s`` (the device works),
+    ``exposed_communication_s`` (it waits for other workers) and ``host_s`` (it waits for Python).
+    """
+
+    model: str
+    device: str
+    nodes: int
+    workers: int
+    batch: int
+    """Per worker."""
+    precision: str
+    strategy: str
+    step_s: float
+    compute_s: float
+    exposed_communication_s: float
+    host_s: float
+    host_issue_s: float
+    """What the host needs to issue a step, hidden behind the device or not."""
+    throughput_per_s: float
+    """Samples a second, of all workers."""
+    scaling_efficiency: float
+    memory_bytes: int
+    memory_limit_bytes: int
+    fits: bool
+    bottleneck: Bottleneck
+    method: Mapping[str, float]
+    """Share of the compute time by how its kernels were timed: table, mlp, roofline."""
+    extrapolated: bool
+    """Whether the kernels' efficiency was learnt on another device."""
+    uncertainty: float
+    """One standard deviation of step_s, relative."""
+    warnings: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self) | {"method": dict(self.method), "warnings": list(self.warnings)}

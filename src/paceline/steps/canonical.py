@@ -1,0 +1,226 @@
+"""From an aten call, as PyTorch dispatches it, to the kernels that it runs.
+
+Names that differ between a CPU and a CUDA build become one name; what one call does in several
+kernels (a convolution's backward pass) becomes several; what only changes metadata becomes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.steps.kernel import Kernel, Operand
+
+_DTYPES = {
+    torch.float64: "f64",
+    torch.float32: "f32",
+    torch.bfloat16: "bf16",
+    torch.float16: "f16",
+    torch.complex64: "c64",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.int16: "i16",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.bool: "b8",
+}
+TORCH_DTYPES = {name: dtype for dtype, name in _DTYPES.items()}
+"""The short names of dtypes, and what PyTorch calls them."""
+
+# Allocate or look, and start no kernel.
+_FREE = frozenset(
+    {
+        "empty.memory_format",
+        "empty_like",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "lift_fresh",
+        "_unsafe_view",
+        "_reshape_alias",
+        "_local_scalar_dense",
+        "set_.source_Storage",
+        "set_.source_Storage_storage_offset",
+        "resize_",
+        "as_strided_",
+        "is_same_size",
+        "_has_compatible_shallow_copy_type",
+    }
+)
+
+# Arguments whose value changes the kernel although it is a float.
+_KEEP_FLOATS = frozenset({"pow.Tensor_Scalar", "pow_.Scalar", "norm.ScalarOpt_dim"})
+
+_ATTENTION = {
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_fused_attention_overrideable",
+}
+_ATTENTION_BACKWARD = {f"{name}_backward" for name in _ATTENTION}
+_BATCH_NORM = {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"}
+_BATCH_NORM_BACKWARD = {f"{name}_backward" for name in _BATCH_NORM}
+
+# Multiplications that a GPU may run in TF32 when its tensors are float32.
+_CONVOLUTIONS = ("convolution", "convolution_backward_data", "convolution_backward_weight")
+_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "attention", "attention_backward")
+
+
+def operand(tensor: Tensor) -> Operand:
+    """A tensor as an operand."""
+    name = _DTYPES.get(tensor.dtype)
+    if name is None:
+        raise ValueError(
+            f"The step uses a tensor of {tensor.dtype}, which paceline has no cost for; "
+            f"it knows {', '.join(str(each).removeprefix('torch.') for each in _DTYPES)}."
+        )
+    shape = tuple(int(size) for size in tensor.shape)
+    strides = tuple(int(stride) for stride in tensor.stride())
+    return Operand(name, shape, None if _is_contiguous(shape, strides) else strides)
+
+
+def op_name(func: Any) -> str:
+    """``aten.add.Tensor`` is ``add.Tensor``, ``aten.relu.default`` is ``relu``."""
+    return str(func).removeprefix("aten.").removesuffix(".default")
+
+
+def kernels_of(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, *, precision: str
+) -> tuple[Kernel, ...]:
+    """The kernels that a call runs; none if it only makes a view or reads metadata."""
+    name = op_name(func)
+    outputs = _tensors(result)
+    if name in _FREE or func.is_view:
+        return ()
+    if name in _ATTENTION:
+        kernel = _attention("attention", _by_name(func, args, kwargs), outputs[:1])
+        return (_with_math(kernel, precision),)
+    if name in _ATTENTION_BACKWARD:
+        kernel = _attention("attention_backward", _by_name(func, args, kwargs), outputs[:3])
+        return (_with_math(kernel, precision),)
+    if name in _BATCH_NORM:
+        return (_batch_norm(args, outputs),)
+    if name in _BATCH_NORM_BACKWARD:
+        return (_batch_norm_backward(name, args, outputs),)
+    if name == "convolution_backward":
+        return _convolution_backward(args, precision)
+    kernel = Kernel(name, _canonical_args(name, args, kwargs), outputs=outputs)
+    if not any(each.numel for each in (*kernel.operands, *outputs)):
+        return ()
+    return (_with_math(kernel, precision),)
+
+
+def _with_math(kernel: Kernel, precision: str) -> Kernel:
+    """Mark what runs on tensor cores in TF32: convolutions by default, products if asked for."""
+    multiplies = (*_CONVOLUTIONS, *_PRODUCTS) if precision == "tf32" else _CONVOLUTIONS
+    if kernel.op not in multiplies or kernel.operands[0].dtype != "f32":
+        return kernel
+    return Kernel(kernel.op, kernel.args, "tf32", kernel.outputs)
+
+
+def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    expected = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _tensors(value: Any) -> tuple[Operand, ...]:
+    if isinstance(value, Tensor):
+        return (operand(value),)
+    if isinstance(value, list | tuple):
+        return tuple(each for item in value for each in _tensors(item))
+    return ()
+
+
+def _canonical_args(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    keep_floats = name in _KEEP_FLOATS
+    named = [
+        (key, _canonical(value, keep_floats))
+        for key, value in sorted(kwargs.items())
+        if key not in ("device", "layout", "pin_memory", "generator", "non_blocking")
+        and value is not None
+    ]
+    return (*(_canonical(value, keep_floats) for value in args), *named)
+
+
+def _canonical(value: Any, keep_floats: bool) -> Any:
+    if isinstance(value, Tensor):
+        return operand(value)
+    if isinstance(value, list | tuple):
+        return tuple(_canonical(each, keep_floats) for each in value)
+    if isinstance(value, float):
+        return value if keep_floats else 0.5
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, torch.dtype):
+        return f"dtype:{_DTYPES.get(value, 'f32')}"
+    if isinstance(value, torch.memory_format):
+        return f"format:{str(value).removeprefix('torch.')}"
+    return str(value)  # a device or a layout among the positional arguments
+
+
+def _by_name(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    names = [argument.name for argument in func._schema.arguments]
+    return dict(zip(names, args, strict=False)) | dict(kwargs)
+
+
+def _attention(name: str, values: dict[str, Any], outputs: tuple[Operand, ...]) -> Kernel:
+    """(query, key, value, mask, dropout, causal), whichever implementation was called."""
+    mask = values.get("attn_mask") if "attn_mask" in values else values.get("attn_bias")
+    return Kernel(
+        name,
+        (
+            *(operand(values[each]) for each in ("query", "key", "value")),
+            operand(mask) if isinstance(mask, Tensor) else None,
+            values.get("dropout_p", 0.0) > 0,
+            bool(values.get("is_causal", False)),
+        ),
+        outputs=outputs,
+    )
+
+
+def _batch_norm(args: Sequence[Any], outputs: tuple[Operand, ...]) -> Kernel:
+    """(input, whether it has weights, whether it trains)."""
+    return Kernel(
+        "batch_norm", (operand(args[0]), args[1] is not None, bool(args[5])), outputs=outputs[:1]
+    )
+
+
+def _batch_norm_backward(name: str, args: Sequence[Any], outputs: tuple[Operand, ...]) -> Kernel:
+    # cuDNN's takes (input, grad, ...), the others (grad, input, ...); both have one shape.
+    trains = bool(args[7]) if name == "native_batch_norm_backward" else True
+    inputs = (operand(args[0]), operand(args[1]))
+    return Kernel(
+        "batch_norm_backward", (*inputs, args[2] is not None, trains), outputs=outputs[:1]
+    )
+
+
+def _convolution_backward(args: Sequence[Any], precision: str) -> tuple[Kernel, ...]:
+    """One kernel for each gradient asked for: of the input, of the weight, of the bias."""
+    grad, image, weight = (operand(each) for each in args[:3])
+    settings = tuple(_canonical(each, False) for each in args[4:10])
+    wants_data, wants_weight, wants_bias = args[10]
+    kernels = []
+    if wants_data:
+        data = Operand(image.dtype, image.shape, grad.strides and image.strides)
+        kernels.append(
+            Kernel("convolution_backward_data", (grad, image, weight, *settings), outputs=(data,))
+        )
+    if wants_weight:
+        kernels.append(
+            Kernel(
+                "convolution_backward_weight", (grad, image, weight, *settings), outputs=(weight,)
+            )
+        )
+    if wants_bias:
+        dims = (0, *range(2, len(grad.shape)))
+        bias = Operand(grad.dtype, (grad.shape[1],))
+        kernels.append(Kernel("sum.dim_IntList", (grad, dims), outputs=(bias,)))
+    return tuple(_with_math(kernel, precision) for kernel in kernels)

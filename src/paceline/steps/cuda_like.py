@@ -1,0 +1,166 @@
+"""Make a CPU build dispatch as a CUDA build would.
+
+Fake tensors need a device that the build knows, so a step is captured on the CPU. Three things
+then differ from what a GPU runs, and are put right here, at the level where PyTorch decides them:
+autocast's list of operators that want float32 (CUDA has a long one, the CPU nearly none), dropout
+(one fused kernel on CUDA) and attention (always a fused kernel on CUDA).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# What CUDA autocasts to float32 and the CPU does not (PyTorch's "Autocast Op Reference", and its
+# aten/src/ATen/autocast_mode.h).
+_FLOAT32_OPS = tuple(
+    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan "  # noqa: SIM905
+    "pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm "
+    "group_norm cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d "
+    "hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss margin_ranking_loss "
+    "triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist renorm "
+    "logsumexp".split()
+)
+# The same, if the caller names no dtype of the result.
+_FLOAT32_DTYPE_OPS = (
+    "prod",
+    "prod.dim_int",
+    "softmax.int",
+    "log_softmax.int",
+    "cumprod",
+    "cumsum",
+    "sum",
+    "sum.dim_IntList",
+)
+# What the CPU widens to the widest of its operands, and CUDA's kernels take as they are.
+_UNCAST_OPS = ("cat", "stack")
+_LOW = (torch.bfloat16, torch.float16)
+
+
+@contextmanager
+def cuda_like(*, autocast: bool) -> Iterator[None]:
+    """Inside, CPU tensors are dispatched as CUDA tensors are. Process-wide: not for threads."""
+    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    try:
+        library.impl("dropout", _dropout, "AutogradCPU")  # type: ignore[no-untyped-call]
+        library.impl("scaled_dot_product_attention", _attention, "AutogradCPU")  # type: ignore[no-untyped-call]
+        if autocast:
+            for name in filter(_is_left_alone, _FLOAT32_OPS):
+                library.impl(name, _in_float32(_overload(name)), "AutocastCPU")  # type: ignore[no-untyped-call]
+            for name in filter(_is_left_alone, _FLOAT32_DTYPE_OPS):
+                library.impl(name, _to_float32(_overload(name)), "AutocastCPU")  # type: ignore[no-untyped-call]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that these replace the CPU's rule is the point
+                for name in _UNCAST_OPS:
+                    library.impl(name, _as_it_is(_overload(name)), "AutocastCPU")  # type: ignore[no-untyped-call]
+                library.impl("cross_entropy_loss", _cross_entropy, "AutocastCPU")  # type: ignore[no-untyped-call]
+        yield
+    finally:
+        library._destroy()  # type: ignore[no-untyped-call]
+
+
+def _is_left_alone(name: str) -> bool:
+    """Whether the CPU's autocast has no rule of its own for an operator."""
+    return not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCPU")
+
+
+def _overload(name: str) -> Callable[..., Any]:
+    packet, _, overload = name.partition(".")
+    found: Callable[..., Any] = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    return found
+
+
+def _in_float32(op: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast("cpu", enabled=False):
+            return op(*map(_widened, args), **{key: _widened(kwargs[key]) for key in kwargs})
+
+    return run
+
+
+def _to_float32(op: Callable[..., Any]) -> Callable[..., Any]:
+    """CUDA's kernels read half precision and write float32 at once: no separate cast."""
+    takes_dtype = "softmax" in str(op)  # as its third argument
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast("cpu", enabled=False):
+            named = kwargs.get("dtype") is not None or (takes_dtype and len(args) > 2)
+            if isinstance(args[0], Tensor) and args[0].dtype in _LOW and not named:
+                kwargs["dtype"] = torch.float32
+            return op(*args, **kwargs)
+
+    return run
+
+
+def _as_it_is(op: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast("cpu", enabled=False):
+            return op(*args, **kwargs)
+
+    return run
+
+
+def _cross_entropy(
+    logits: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: int = 1,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """On CUDA the log-softmax stays in low precision, and only the loss is float32."""
+    if label_smoothing > 0 or target.is_floating_point():
+        plain = _in_float32(torch.ops.aten.cross_entropy_loss.default)
+        smooth: Tensor = plain(logits, target, weight, reduction, ignore_index, label_smoothing)
+        return smooth
+    logs = torch.log_softmax(logits, 0 if logits.dim() == 1 else 1, dtype=logits.dtype)
+    loss: Tensor = torch.ops.aten.nll_loss_nd(logs, target, weight, reduction, ignore_index)
+    return loss
+
+
+def _widened(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.dtype in _LOW else value
+
+
+def _dropout(tensor: Tensor, p: float, train: bool) -> Tensor:
+    if not train or p == 0 or tensor.numel() == 0:
+        return tensor
+    return torch.native_dropout(tensor, p, True)[0]
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    if query.dim() != 4 or query.dtype == torch.float64:
+        math_path = torch.ops.aten._scaled_dot_product_attention_math.default
+        result: Tensor = math_path(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )[0]
+        return result
+    if enable_gqa:
+        repeats = query.shape[1] // key.shape[1]
+        key, value = (each.repeat_interleave(repeats, 1) for each in (key, value))
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            filled = torch.zeros(attn_mask.shape, dtype=query.dtype)
+            attn_mask = filled.masked_fill(attn_mask.logical_not(), float("-inf"))
+        while attn_mask.dim() < 4:
+            attn_mask = attn_mask.unsqueeze(0)
+    fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    output: Tensor = fused(
+        query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
+    )[0]
+    return output

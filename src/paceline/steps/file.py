@@ -1,0 +1,73 @@
+"""Captures as JSON: capture where the model's code is, predict anywhere."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from paceline.steps.capture import Call, Capture, GradientReady, StepMemory
+from paceline.steps.kernel import Kernel
+
+FORMAT = "paceline-capture"
+VERSION = 1
+
+
+def capture_to_dict(capture: Capture) -> dict[str, Any]:
+    """Plain values; every distinct kernel stands there once."""
+    places = {kernel: index for index, kernel in enumerate(dict.fromkeys(capture.kernels()))}
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": capture.name,
+        "batch": capture.batch,
+        "precision": capture.precision,
+        "num_parameters": capture.num_parameters,
+        "num_modules": capture.num_modules,
+        "num_nodes": capture.num_nodes,
+        "memory": asdict(capture.memory),
+        "kernels": [kernel.to_parts() for kernel in places],
+        "calls": [
+            [c.op, c.phase, [places[k] for k in c.kernels], c.live_bytes, c.num_tensors]
+            for c in capture.calls
+        ],
+        "gradients": [[g.parameter, g.num_bytes, g.after_call] for g in capture.gradients],
+    }
+
+
+def capture_from_dict(values: dict[str, Any]) -> Capture:
+    """The capture that :func:`capture_to_dict` wrote."""
+    if values.get("format") != FORMAT or values.get("version") != VERSION:
+        raise ValueError(f"This is no capture of schema version {VERSION}; capture the step again.")
+    kernels = [Kernel.from_parts(parts) for parts in values["kernels"]]
+    return Capture(
+        name=values["name"],
+        batch=values["batch"],
+        precision=values["precision"],
+        calls=tuple(
+            Call(op, phase, tuple(kernels[i] for i in places), live_bytes, num_tensors)
+            for op, phase, places, live_bytes, num_tensors in values["calls"]
+        ),
+        gradients=tuple(GradientReady(*each) for each in values["gradients"]),
+        memory=StepMemory(**values["memory"]),
+        num_parameters=values["num_parameters"],
+        num_modules=values["num_modules"],
+        num_nodes=values["num_nodes"],
+    )
+
+
+def save_capture(capture: Capture, path: Path) -> None:
+    """Write a capture as compressed JSON."""
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        json.dump(capture_to_dict(capture), file, separators=(",", ":"))
+
+
+def load_capture(path: Path) -> Capture:
+    """Read a capture; ValueError with a sentence if it is not one, or is damaged."""
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            return capture_from_dict(json.load(file))
+    except (OSError, EOFError, json.JSONDecodeError) as problem:
+        raise ValueError(f"{path} is not a capture, or is cut off: {problem}.") from problem

@@ -1,0 +1,162 @@
+"""Steps from a zoo name, or from the user's own code as ``module:callable``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import Optimizer
+
+from paceline.cluster.device import Precision
+from paceline.steps.step import MemoryFormat, Step
+from paceline.zoo import build_model, zoo_entry
+
+OptimizerMaker = Callable[[Iterable[nn.Parameter]], Optimizer]
+OPTIMIZERS: dict[str, OptimizerMaker] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    "adam": lambda parameters: torch.optim.Adam(parameters),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters),
+}
+"""The optimizers that a step can name."""
+
+
+def classification_loss(output: Tensor, targets: Tensor) -> Tensor:
+    """Cross entropy of logits; of text, over every position."""
+    return functional.cross_entropy(output.flatten(0, -2), targets.flatten())
+
+
+def load_step(
+    model: str,
+    *,
+    batch: int = 32,
+    precision: Precision = "fp32",
+    memory_format: MemoryFormat = "contiguous",
+    optimizer: str | None = None,
+    input_shape: tuple[int, ...] = (3, 224, 224),
+    num_classes: int = 1000,
+) -> Step:
+    """A step from a zoo name or from ``module:callable`` / ``file.py:callable``.
+
+    The callable takes no argument and returns a :class:`Step`, which is taken as it is but for
+    ``precision`` and ``memory_format``, or an ``nn.Module``, which is taken for an image
+    classifier with ``input_shape`` and ``num_classes``. Nothing of a zoo model is in memory.
+    ``optimizer`` is "sgd" (with momentum), "adam" or "adamw"; by default a text model has AdamW
+    and every other one SGD.
+    """
+    if batch < 1:
+        raise ValueError(f"A batch of {batch} has no samples; give at least 1.")
+    if optimizer is not None and optimizer not in OPTIMIZERS:
+        raise ValueError(f"The optimizer {optimizer!r} is unknown; take {', '.join(OPTIMIZERS)}.")
+    if ":" not in model:
+        return zoo_step(
+            model,
+            batch=batch,
+            precision=precision,
+            memory_format=memory_format,
+            optimizer=optimizer,
+        )
+    made = _call(model)
+    if isinstance(made, Step):
+        changes: dict[str, Any] = {} if made.precision != "fp32" else {"precision": precision}
+        if made.memory_format == "contiguous":
+            changes["memory_format"] = memory_format
+        if optimizer is not None:
+            changes["optimizer"] = OPTIMIZERS[optimizer]
+        return replace(made, name=made.name or model, **changes)
+    if not isinstance(made, nn.Module):
+        raise ValueError(
+            f"{model} returned a {type(made).__name__}; it must return an nn.Module or a "
+            "paceline.Step."
+        )
+    return Step(
+        model=made,
+        inputs=torch.empty(batch, *input_shape, device="meta"),
+        targets=_classes(num_classes, batch),
+        loss=classification_loss,
+        optimizer=OPTIMIZERS[optimizer or "sgd"],
+        precision=precision,
+        memory_format=memory_format,
+        name=model,
+    )
+
+
+def zoo_step(
+    name: str,
+    *,
+    batch: int,
+    precision: Precision = "fp32",
+    memory_format: MemoryFormat = "contiguous",
+    optimizer: str | None = None,
+    device: str = "meta",
+) -> Step:
+    """The training step of a zoo model; on another ``device`` than meta it can really run."""
+    entry = zoo_entry(name)
+    with torch.device(device):
+        model = build_model(name, **entry.training_overrides)
+        inputs, targets = _zoo_batch(entry.kind, entry.input_shape, entry.num_classes, batch)
+    default = "adamw" if entry.kind == "text" else "sgd"
+    return Step(
+        model=model,
+        inputs=inputs,
+        targets=targets,
+        loss=classification_loss,
+        optimizer=OPTIMIZERS[optimizer or default],
+        precision=precision,
+        memory_format=memory_format,
+        name=entry.name,
+    )
+
+
+def _zoo_batch(
+    kind: str, shape: tuple[int, ...], num_classes: int, batch: int
+) -> tuple[Tensor, Tensor]:
+    if kind == "text":
+        tokens = torch.randint(num_classes, (2, batch, *shape))
+        return tokens[0], tokens[1]
+    return torch.randn(batch, *shape), torch.randint(num_classes, (batch,))
+
+
+def _classes(num_classes: int, batch: int) -> Tensor:
+    return torch.randint(num_classes, (batch,), device="meta")
+
+
+def _call(source: str) -> Any:
+    """Import what ``module:callable`` or ``file.py:callable`` names, and call it."""
+    where, _, name = source.rpartition(":")
+    module = _module(where)
+    factory = getattr(module, name, None)
+    if factory is None:
+        raise ValueError(f"{where} has no {name!r}; give module:callable or file.py:callable.")
+    if not callable(factory):
+        raise ValueError(f"{source} is not callable; it must return an nn.Module or a Step.")
+    return factory()
+
+
+def _module(where: str) -> ModuleType:
+    if not where.endswith(".py"):
+        # Like ``python -m``: the user's own modules are where the user stands.
+        if "" not in sys.path:
+            sys.path.insert(0, "")
+        try:
+            return importlib.import_module(where)
+        except ModuleNotFoundError as problem:
+            raise ValueError(f"There is no module {problem.name!r} to import.") from problem
+    path = Path(where)
+    if not path.is_file():
+        raise ValueError(f"There is no file {where}.")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
