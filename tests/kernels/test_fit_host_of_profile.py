@@ -1,0 +1,89 @@
+"""The host's part of a fit: real steps of the zoo, with times made from known costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from paceline.cluster.device import Precision
+from paceline.kernels import FittedModel, KernelModel, Profile, fit_profile
+from paceline.kernels.host import HostCosts
+from paceline.steps import Capture, capture_step, zoo_step
+from synthetic_profile import one_thread, profile
+
+CASES: list[tuple[str, Precision]] = [
+    (name, precision)
+    for name in ("mlp", "small-cnn", "small-gpt")
+    for precision in ("fp32", "bf16")
+]
+CAPTURES: dict[tuple[str, Precision], Capture] = {
+    (name, precision): capture_step(zoo_step(name, batch=2, precision=precision))
+    for name, precision in CASES
+}
+OPS = sorted({call.op for capture in CAPTURES.values() for call in capture.calls})
+TRUE = HostCosts(
+    dispatch_s={op: 1e-6 * (1 + index % 7) for index, op in enumerate(OPS)},
+    tensor_s=1e-7,
+    factors={
+        "forward": 2.0,
+        "backward": 1.4,
+        "optimizer": 1.8,
+        "modules": 8e-6,
+        "nodes": 2e-6,
+        "steps": 4e-5,
+    },
+)
+
+
+def host_s(case: tuple[str, Precision]) -> float:
+    return float(TRUE.calls_s(CAPTURES[case]).sum())
+
+
+def fit(device_type: str, *, wrong: str = "", without: tuple[str, ...] = ()) -> FittedModel:
+    """Fit a profile whose steps have the true times, but for those of one network."""
+    with one_thread():
+        plain = fit_profile(profile(), num_steps=20)  # how good it is makes no difference here
+    kernels = KernelModel(plain.device, plain, profile().measured())
+    steps: list[dict[str, Any]] = []
+    for case in CASES:
+        host = host_s(case) * (20 if case[0] == wrong else 1)
+        device = sum(each.seconds for each in kernels.estimate(CAPTURES[case].kernels()))
+        steps.append(
+            {
+                "model": case[0],
+                "batch": 2,
+                "precision": case[1],
+                # A CPU's step is one after the other; there host_s says nothing.
+                "step_s": host + device,
+                "host_s": 0.5 if device_type == "cpu" else host,
+                "spread": 0.1,
+            }
+        )
+    host_facts = {"dispatch_s": TRUE.dispatch_s, "tensor_s": TRUE.tensor_s}
+    facts = {**profile().facts, "device_type": device_type, "host": host_facts, "steps": steps}
+    with one_thread():
+        return fit_profile(Profile(facts, profile().timings), num_steps=20, without=without)
+
+
+def check(host: HostCosts, tolerance: float) -> None:
+    assert host.is_known
+    for case in CASES:
+        assert host.calls_s(CAPTURES[case]).sum() == pytest.approx(host_s(case), rel=tolerance)
+
+
+def test_a_gpus_host_is_fitted_to_the_hosts_times() -> None:
+    host = fit("cuda").host
+    check(host, 0.03)
+    assert host.spread < 0.03
+
+
+def test_a_cpus_host_is_what_its_steps_leave_beside_the_kernels() -> None:
+    check(fit("cpu").host, 0.1)
+
+
+def test_steps_of_a_network_that_is_left_out_are_not_used() -> None:
+    without = fit("cuda", wrong="mlp", without=("mlp",)).host
+    check(without, 0.1)
+    confused = fit("cuda", wrong="mlp").host
+    assert confused.spread > 10 * without.spread
