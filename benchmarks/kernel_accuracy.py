@@ -13,10 +13,13 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
 import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +56,13 @@ def capture_of(row: dict[str, Any]) -> Capture:
 
 
 def mark_limits(rows: list[dict[str, Any]], serial: bool) -> None:
-    """Whether host or device limits a real step; the host's time does not depend on the batch."""
-    host: dict[tuple[str, str], float] = {}
+    """Whether host or device limits a real step: the GPU is busy nine tenths of it, or is not.
+
+    How long it is busy is CUDA's profiler's word; of steps that were not profiled, the table's.
+    """
     for row in rows:
-        key = (row["model"], row["precision"])
-        host[key] = min(host.get(key, 1e9), row["host_s"])
-    for row in rows:
-        limit = host[row["model"], row["precision"]]
-        row["limit"] = "device" if serial or row["step_s"] > 1.15 * limit else "host"
+        busy_s = row.get("busy_s") or row["table"]["device_s"]
+        row["limit"] = "device" if serial or busy_s >= 0.9 * row["step_s"] else "host"
 
 
 def predict_rows(
@@ -107,6 +109,22 @@ def family_errors(profile: Profile, fitted: FittedModel, held: Iterable[str]) ->
         }
         for family, pairs in found.items()
     }
+
+
+def fit_all(arguments: argparse.Namespace, folds: list[tuple[str, ...]]) -> list[FittedModel]:
+    """One fit without each fold, side by side on as many processes as there are cores."""
+    context = get_context("spawn")
+    jobs = [(arguments.profile, fold, arguments.fit_steps) for fold in folds]
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
+        return list(pool.map(fit_fold, jobs))
+
+
+def fit_fold(job: tuple[Path, tuple[str, ...], int]) -> FittedModel:
+    path, fold, num_steps = job
+    torch.set_num_threads(1)
+    fitted = fit_profile(load_profile(path), without=fold, num_steps=num_steps)
+    print(f"fitted without {', '.join(fold) or 'nothing'}", file=sys.stderr, flush=True)
+    return fitted
 
 
 def mean_abs(values: Iterable[float]) -> float:
@@ -163,34 +181,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("profile", type=Path)
     parser.add_argument("steps", type=Path, nargs="+")
-    parser.add_argument("--fit-steps", type=int, default=5000)
-    parser.add_argument("--folds", type=int, default=len(FOLDS), help="fewer, for a quick look")
+    parser.add_argument("--fit-steps", type=int, default=1500)
+    parser.add_argument("--save-model", type=Path, default=None, help="the fit to everything")
     parser.add_argument("--out", type=Path, default=Path("kernel_accuracy.json"))
     arguments = parser.parse_args()
     profile = load_profile(arguments.profile)
     loaded = [load_steps(path) for path in arguments.steps]
     rows = [row for each in loaded for row in each["steps"]]
     serial = profile.facts.get("device_type") == "cpu"
-    mark_limits(rows, serial)
     captures = []
     for row in rows:
         captures.append(capture_of(row))
         row.pop("capture", None)
     print(f"captured {len(rows)} steps", file=sys.stderr, flush=True)
     zoo = [index for index, row in enumerate(rows) if ":" not in row["model"]]
-    whole = fit_profile(profile, num_steps=arguments.fit_steps)
+    folds = [fold for fold in FOLDS if any(rows[i]["model"] in fold for i in zoo)]
+    models = fit_all(arguments, [(), *folds])
+    whole = models[0]
+    if arguments.save_model:
+        whole.save(arguments.save_model)
     predict_rows(rows, captures, KernelModel(whole.device, whole, profile.measured()), "table")
+    mark_limits(rows, serial)
     families: dict[str, Any] = {}
-    for fold in FOLDS[: arguments.folds]:
+    for fold, fitted in zip(folds, models[1:], strict=True):
         own = [index for index in zoo if rows[index]["model"] in fold]
-        if not own:
-            continue
-        fitted = fit_profile(profile, without=fold, num_steps=arguments.fit_steps)
         table = without_networks(profile, fold).measured()
         model = KernelModel(fitted.device, fitted, table)
         predict_rows([rows[i] for i in own], [captures[i] for i in own], model, "held_out")
         families[", ".join(fold)] = family_errors(profile, fitted, fold)
-        print(f"held out {', '.join(fold)}", file=sys.stderr, flush=True)
     zoo_rows = [rows[i] for i in zoo if "held_out" in rows[i]]
     outcome = {
         "benchmark": "kernel_accuracy",

@@ -13,6 +13,8 @@ from paceline.version import __version__
 
 if TYPE_CHECKING:
     from paceline.cluster import Cluster, Device, Link, Node, load_cluster
+    from paceline.rehearse import Prediction, predict
+    from paceline.steps import Step, load_step
     from paceline.strategies import Strategy, register_strategy
     from paceline.teams import Workers, find_workers
     from paceline.train import Pace, attach
@@ -24,6 +26,10 @@ _HOMES = {
     "Link": "paceline.cluster",
     "Node": "paceline.cluster",
     "load_cluster": "paceline.cluster",
+    "Prediction": "paceline.rehearse",
+    "predict": "paceline.rehearse",
+    "Step": "paceline.steps",
+    "load_step": "paceline.steps",
     "Strategy": "paceline.strategies",
     "register_strategy": "paceline.strategies",
     "Workers": "paceline.teams",
@@ -38,12 +44,16 @@ __all__ = [
     "Link",
     "Node",
     "Pace",
+    "Prediction",
+    "Step",
     "Strategy",
     "Workers",
     "__version__",
     "attach",
     "find_workers",
     "load_cluster",
+    "load_step",
+    "predict",
     "register_strategy",
 ]
 

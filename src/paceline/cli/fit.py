@@ -25,8 +25,8 @@ def fit(
         Path | None, typer.Option("--out", help="The model to write; default: beside the profile.")
     ] = None,
     steps: Annotated[
-        int, typer.Option("--steps", min=10, help="Training steps for each family.")
-    ] = 5000,
+        int, typer.Option("--steps", min=20, help="Training steps for each family.")
+    ] = 1500,
     seed: Annotated[int, typer.Option("--seed", help="Of first weights and batches.")] = 0,
     json: frame.JsonFlag = False,
 ) -> None:

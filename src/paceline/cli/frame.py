@@ -33,13 +33,15 @@ def stderr_console() -> Console:
 @contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
     """A bar on standard error for long work: report(what, done, total)."""
+    screen = stderr_console()
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.completed:.0f}/{task.total:.0f}"),
         TimeRemainingColumn(),
-        console=stderr_console(),
+        console=screen,
         transient=True,
+        disable=not screen.is_terminal,  # a log or a pipe wants no bar
     )
     with bar:
         task = bar.add_task("starting", total=1)

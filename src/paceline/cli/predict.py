@@ -11,6 +11,8 @@ import typer
 from paceline.cli import frame
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from paceline.cluster import Device
     from paceline.rehearse import Prediction
 
@@ -27,7 +29,25 @@ def register(app: typer.Typer) -> None:
 
 def predict(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A zoo name, or module:callable.")],
-    device: Annotated[str, typer.Option("--device", help="The worker's device.")] = "h200",
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device", help="The worker's device; default: the cluster's, the model file's, h200."
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", help="A built-in cluster or a TOML file.")
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", min=1, help="Another number of nodes.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Another number of workers a node.")
+    ] = None,
+    strategy: Annotated[
+        str, typer.Option("--strategy", help="How the cluster trains: `paceline strategies`.")
+    ] = "sync",
+    compare: Annotated[bool, typer.Option("--compare", help="All strategies.")] = False,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Samples a worker and step.")] = 32,
     precision: Annotated[
         str, typer.Option("--precision", help="fp32, tf32, bf16 or fp16.")
@@ -55,9 +75,10 @@ def predict(
     ] = None,
     json: frame.JsonFlag = False,
 ) -> None:
-    """Predict one worker's training step on a device that need not be here."""
+    """Predict a training step on a device, or on a cluster, that need not be here."""
     from paceline.rehearse import predict as predict_step
     from paceline.steps import load_step
+    from paceline.strategies import strategy_names
 
     step = load_step(
         model,
@@ -68,15 +89,31 @@ def predict(
         input_shape=_parse_shape(input_shape),
         num_classes=classes,
     )
-    wanted = "" if model_file is not None and device == "h200" else device
-    prediction = predict_step(
-        step, device=_changed(wanted, flops, memory_bandwidth), model=model_file
-    )
+    if compare and cluster is None:
+        raise ValueError("--compare needs a --cluster: one worker alone needs no strategy.")
+    own = _own_device(device, cluster, model_file)
+    wanted = _changed(own, flops, memory_bandwidth) if own is not None else None
+    names = strategy_names() if compare else [strategy]
+    predictions = [
+        predict_step(
+            step,
+            device=wanted,
+            cluster=cluster,
+            nodes=nodes,
+            workers=workers,
+            strategy=name,
+            model=model_file,
+        )
+        for name in names
+    ]
     if json:
-        frame.print_json(prediction.to_dict())
+        plain = [prediction.to_dict() for prediction in predictions]
+        frame.print_json({"predictions": plain} if compare else plain[0])
+    elif compare:
+        _show_all(predictions)
     else:
-        _show(prediction)
-    for warning in prediction.warnings:
+        _show(predictions[0])
+    for warning in predictions[0].warnings:
         sys.stderr.write(f"Note: {warning}\n")
 
 
@@ -87,14 +124,27 @@ def _parse_shape(text: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
-def _changed(device: str, flops: str | None, memory_bandwidth: str | None) -> str | Device:
+def _own_device(
+    name: str | None, cluster: str | None, model_file: Path | None
+) -> str | Device | None:
+    """The device that was asked for; the model file's; None for the cluster's own."""
+    if name is not None:
+        return name
+    if model_file is not None:
+        from paceline.kernels import load_model
+
+        return load_model(model_file).device
+    return "h200" if cluster is None else None
+
+
+def _changed(device: str | Device, flops: str | None, memory_bandwidth: str | None) -> str | Device:
     """The named device, with the figures that were given in place of its own."""
     if flops is None and memory_bandwidth is None:
         return device
     from paceline.cluster.devices import load_device
     from paceline.cluster.units import parse_bandwidth, parse_speed
 
-    base = load_device(device or "h200")
+    base = load_device(device) if isinstance(device, str) else device
     changes: dict[str, object] = {"name": f"{base.name}*", "source": "given on the command line"}
     if flops is not None:
         changes["flops"] = dict.fromkeys(base.flops, parse_speed(flops))
@@ -105,7 +155,6 @@ def _changed(device: str, flops: str | None, memory_bandwidth: str | None) -> st
 
 def _show(prediction: Prediction) -> None:
     from rich.table import Table
-    from rich.text import Text
 
     from paceline.cluster.units import format_duration, format_size
 
@@ -128,17 +177,46 @@ def _show(prediction: Prediction) -> None:
     table.add_row("kernels timed by", _methods(prediction))
     screen.print(table)
     screen.print(_bar(prediction, width=60))
-    screen.print(
-        Text.assemble(
-            ("█", "green"), " compute  ", ("█", "yellow"), " communication  ", ("█", "red"), " host"
-        )
+    for phase, seconds in prediction.phases_s.items():
+        if phase != "all":
+            screen.print(f"{phase}: {format_duration(seconds)} a step")
+    screen.print(_legend())
+
+
+def _legend() -> Text:
+    from rich.text import Text
+
+    return Text.assemble(
+        ("█", "green"), " compute  ", ("█", "yellow"), " communication  ", ("█", "red"), " host"
     )
+
+
+def _show_all(predictions: list[Prediction]) -> None:
+    from rich.table import Table
+
+    from paceline.cluster.units import format_duration
+
+    longest_s = max(prediction.step_s for prediction in predictions)
+    table = Table("strategy", "step", "efficiency", "samples/s", "where the time goes")
+    for prediction in sorted(predictions, key=lambda each: each.step_s):
+        table.add_row(
+            prediction.strategy,
+            format_duration(prediction.step_s),
+            f"{prediction.scaling_efficiency:.0%}",
+            f"{prediction.throughput_per_s:,.0f}",
+            _bar(prediction, width=max(1, round(40 * prediction.step_s / longest_s))),
+        )
+    table.title = _title(predictions[0])
+    screen = frame.console()
+    screen.print(table)
+    screen.print(_legend())
 
 
 def _title(prediction: Prediction) -> str:
-    return (
-        f"{prediction.model}, batch {prediction.batch}, {prediction.precision}, {prediction.device}"
-    )
+    where = prediction.device
+    if prediction.workers > 1:
+        where = f"{prediction.workers} x {prediction.device} on {prediction.nodes} nodes"
+    return f"{prediction.model}, batch {prediction.batch}, {prediction.precision}, {where}"
 
 
 def _methods(prediction: Prediction) -> str:
@@ -146,7 +224,7 @@ def _methods(prediction: Prediction) -> str:
     return ", ".join(shares) + (", carried to this device" if prediction.extrapolated else "")
 
 
-def _bar(prediction: Prediction, *, width: int) -> object:
+def _bar(prediction: Prediction, *, width: int) -> Text:
     """The step as one bar: compute, exposed communication, host."""
     from rich.text import Text
 

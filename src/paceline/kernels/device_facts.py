@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from paceline.cluster.device import Device, Precision
 from paceline.cluster.devices import device_names, load_device
@@ -22,11 +23,11 @@ def device_of(profile: Profile) -> Device:
 def _built_in(name: str, memory_bytes: int) -> Device | None:
     """ "NVIDIA H200" is h200; of two sizes (A100 40 GB and 80 GB) the one with nearest memory."""
     words = re.findall(r"[a-z0-9]+", name.lower())
-    joined = "".join(words)
+    pairs = [first + second for first, second in pairwise(words)]  # "RTX 3090"
     found = [
         device
         for device in map(load_device, device_names())
-        if device.name != "cpu-core" and re.sub(r"-.*", "", device.name) in (*words, joined)
+        if device.name != "cpu-core" and re.sub(r"-.*", "", device.name) in (*words, *pairs)
     ]
     return min(found, key=lambda each: abs(each.memory_bytes - memory_bytes), default=None)
 

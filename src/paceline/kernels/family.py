@@ -237,8 +237,8 @@ def flop_of(kernel: Kernel) -> float:
         # Two products forward; five backward, since the scores are computed again (Dao, 2023).
         return pairs * query.shape[-1] * (4.0 if op == "attention" else 10.0)
     if op in ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot"):
-        left = operands[-2]
-        return 2.0 * kernel.outputs[0].numel * left.shape[-1]
+        left, right = operands[-2:]
+        return 2.0 * left.numel * (right.shape[-1] if len(right.shape) > 1 else 1)
     elements = max((each.numel for each in (*operands, *kernel.outputs)), default=0)
     if op.startswith("_f"):
         elements = sum(each.numel for each in operands)

@@ -27,7 +27,7 @@ def fit_profile(
     *,
     report: Report = lambda what, done, total: None,
     without: Collection[str] = (),
-    num_steps: int = 5000,
+    num_steps: int = 1500,
     seed: int = 0,
 ) -> FittedModel:
     """Fit a profile; nothing of the networks in ``without`` is used (to test on them).

@@ -18,7 +18,8 @@ from paceline.steps import Kernel, zoo_step
 from paceline.zoo import model_names
 
 _CALLS = 60
-_LARGE = ("vgg16", "gpt2-medium")  # too slow on a CPU to learn the host's pace from
+# Seconds a step on a CPU: nothing to learn the host's pace from.
+_LARGE = ("vgg16", "resnet152", "vit-b16", "gpt2", "gpt2-medium", "bert-base")
 
 
 def measure_dispatch(kernels: Iterable[Kernel], device: torch.device) -> dict[str, Any]:

@@ -165,7 +165,7 @@ def _descend(
     progress: Callable[[int], None],
 ) -> None:
     optimizer = torch.optim.AdamW(
-        [{"params": weights, "weight_decay": 1e-3}, {"params": biases, "weight_decay": 0.0}],
+        [{"params": weights, "weight_decay": 3e-2}, {"params": biases, "weight_decay": 0.0}],
         lr=_RATE,
     )
     schedule = torch.optim.lr_scheduler.OneCycleLR(

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from paceline.cluster.device import Device
-from paceline.kernels.family import FamilyName, family_of
+from paceline.kernels.family import FamilyName, family_of, flop_of
 from paceline.kernels.features import features_of, op_label
 from paceline.kernels.fitted import FittedModel
 from paceline.kernels.host import HostCosts
 from paceline.kernels.profile import Timing
-from paceline.kernels.roofline import roofline_s
+from paceline.kernels.roofline import LAUNCH_S, peak_flops, roofline_s
 from paceline.kernels.workspace import Workspaces
 from paceline.steps.kernel import Kernel
 
@@ -26,6 +26,8 @@ TABLE_UNCERTAINTY = 0.02
 """Of a measured kernel: how far the sum of a step's kernels is off the real step (H200)."""
 ROOFLINE_UNCERTAINTY = 0.7
 """Nobody measured anything like it: half to double."""
+GOOD_EFFICIENCY = 0.8
+"""The share of peak arithmetic that large convolutions and products reach on an older GPU."""
 CARRIED_UNCERTAINTY = 0.3
 """Of an efficiency learnt on one device and carried to another."""
 
@@ -46,7 +48,7 @@ class KernelModel:
     """Asks the measured table, then the networks, then the roofline; says which one answered.
 
     ``device`` may be another one than was measured: every answer is then scaled by the ratio of
-    the two devices' rooflines (the learned efficiency is carried over), and marked.
+    the two devices' rooflines (:func:`carried_s`), and marked.
     """
 
     device: Device
@@ -111,13 +113,27 @@ class KernelModel:
         if not self.is_carried:
             return estimate
         assert self.fitted is not None
-        ratio = roofline_s(kernel, self.device) / roofline_s(kernel, self.fitted.device)
         return Estimate(
-            estimate.seconds * ratio,
+            carried_s(kernel, estimate.seconds, self.fitted.device, self.device),
             estimate.origin,
             float(np.hypot(estimate.uncertainty, CARRIED_UNCERTAINTY)),
             estimate.workspace_bytes,
         )
+
+
+def carried_s(kernel: Kernel, seconds: float, measured_on: Device, device: Device) -> float:
+    """A kernel's time on a device that was not measured, from that on one that was.
+
+    How far a kernel stays under the memory's roof is carried over: its time scales with the
+    memory's bandwidth. It cannot pass under the arithmetic's roof, lowered to what good kernels
+    reach. A slow multiplier shows more of its peak than a fast one, which waits for other things.
+    """
+    work_s = max(seconds - LAUNCH_S, 0.0)
+    flop = flop_of(kernel)
+    shown = flop / peak_flops(kernel, measured_on) / work_s if work_s else 0.0
+    arithmetic_s = flop / peak_flops(kernel, device) / max(shown, GOOD_EFFICIENCY)
+    bandwidths = measured_on.memory_bandwidth_bytes_per_s / device.memory_bandwidth_bytes_per_s
+    return max(work_s * bandwidths, arithmetic_s) + min(seconds, LAUNCH_S)
 
 
 def rooflines_s(kernels: Sequence[Kernel], device: Device) -> npt.NDArray[np.float64]:

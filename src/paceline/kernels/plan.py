@@ -51,7 +51,7 @@ CPU_PLAN = PlanSettings(
     precisions=("fp32",),
     num_neighbours=4000,
     max_neighbours_in_family=2500,
-    max_flop=6e9,
+    max_flop=1e10,
     max_bytes=400e6,
 )
 

@@ -111,6 +111,8 @@ def _read_lines(profile: Profile, lines: Iterable[str]) -> None:
         if isinstance(value, dict):
             profile.facts |= value
             continue
+        if not isinstance(value, list) or len(value) != 7:
+            raise KeyError(f"neither facts nor a kernel: {line[:40]}")
         *kernel_parts, seconds, workspace_bytes, sources = value
         kernel = Kernel.from_parts(kernel_parts)
         profile.timings[kernel] = Timing(seconds, workspace_bytes, tuple(sources))

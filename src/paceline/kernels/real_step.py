@@ -25,6 +25,8 @@ class StepMeasured:
     """(slowest round - fastest round) / median."""
     host_s: float
     """What the host needed to issue a step while the device was not in its way."""
+    busy_s: float
+    """How long a GPU was busy with a step's kernels, by CUDA's own profiler; 0 on a CPU."""
     peak_bytes: int
     """The most memory that tensors and workspaces held at once; 0 on a CPU."""
 
@@ -48,6 +50,7 @@ def measure_step(step: Step, *, rounds: int = 5, target_s: float = 0.3) -> StepM
         step_s=median,
         spread=(max(times) - min(times)) / median,
         host_s=statistics.median(_issued(run, wait) for _ in range(5)),
+        busy_s=_busy_s(run) if device.type == "cuda" else 0.0,
         peak_bytes=peak,
     )
 
@@ -92,6 +95,15 @@ def _issued(run: Callable[[], None], wait: Callable[[], Any]) -> float:
     took = time.perf_counter() - begun
     wait()
     return took
+
+
+def _busy_s(run: Callable[[], None]) -> float:
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities, acc_events=True) as profiler:
+        run()
+        torch.cuda.synchronize()
+    busy_us = sum(event.self_device_time_total for event in profiler.key_averages())
+    return float(busy_us) / 1e6
 
 
 def _nothing() -> None:

@@ -21,7 +21,9 @@ def prepare(kernel: Kernel, device: torch.device) -> Run:
     if special is not None:
         return special(kernel, device)
     packet, _, overload = kernel.op.partition(".")
-    op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    op = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+    if op is None:
+        raise NotImplementedError(f"PyTorch {torch.__version__} has no operator aten::{kernel.op}")
     positional, named = _arguments(kernel, device)
     return lambda: op(*positional, **named)
 

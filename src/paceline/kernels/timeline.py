@@ -45,13 +45,12 @@ def run_timeline(host_calls_s: Seconds, device_calls_s: Seconds, *, serial: bool
         )
     issued = np.cumsum(host_calls_s)
     step_s = max(host_s, device_s)
-    # A call's work ends at max over earlier calls j of (issued_j + the work from j on). A device
-    # that is behind starts a step when it has ended the one before; one that is ahead waits for
-    # the host.
+    # A call's work ends at max over earlier calls j of (issued_j + the work from j on), in the
+    # second step not before what the first one has left to do when the host is through with it.
     work = np.cumsum(device_calls_s)
-    backlog = max(device_s - host_s, 0.0)
-    before = work - device_calls_s
-    ended = work + np.maximum(np.maximum.accumulate(issued - before), backlog)
+    waits = np.maximum.accumulate(issued - (work - device_calls_s))
+    backlog = float((work + waits)[-1]) - host_s if len(work) else 0.0
+    ended = work + np.maximum(waits, backlog)
     return Timeline(
         issued_s=issued,
         begun_s=ended - device_calls_s,

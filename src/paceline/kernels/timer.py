@@ -14,7 +14,7 @@ from paceline.kernels.runner import Run, prepare
 from paceline.steps.kernel import Kernel
 
 _CACHE_BYTES = 128 << 20  # more than any level of cache that we know of (H200: 50 MB)
-_MAX_COPIES = 6
+_MAX_COPIES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class CudaTimer:
         first, host_s, workspace_bytes = self._first_run(kernel)
         runs = [first, *(prepare(kernel, self.device) for _ in range(_num_copies(kernel) - 1))]
         quick_s = self._round(runs, len(runs), host_s)
-        repeats = max(len(runs), min(24, round(self._target_s / max(quick_s, 1e-7))))
+        repeats = max(len(runs), min(8, round(self._target_s / max(quick_s, 1e-7))))
         rounds = self._rounds if quick_s < 20e-3 else 1
         times = [self._round(runs, repeats, host_s) for _ in range(rounds)]
         return Measured(statistics.median(times), workspace_bytes)

@@ -9,7 +9,7 @@ import numpy as np
 from paceline.kernels.family import bytes_of, flop_of
 from paceline.kernels.model import Estimate, KernelModel, Origin
 from paceline.kernels.roofline import peak_flops
-from paceline.kernels.timeline import Timeline, run_timeline
+from paceline.kernels.timeline import Seconds, Timeline, run_timeline
 from paceline.rehearse.prediction import Bottleneck
 from paceline.steps import Capture, Kernel
 
@@ -22,6 +22,8 @@ class Compute:
     """One worker's step without any communication."""
 
     timeline: Timeline
+    device_calls_s: Seconds
+    """The device's seconds for every call."""
     memory_bytes: int
     method: dict[str, float]
     bottleneck: Bottleneck
@@ -40,6 +42,7 @@ def compute_cost(capture: Capture, model: KernelModel) -> Compute:
     timeline = run_timeline(model.host.calls_s(capture), device_s, serial=serial)
     return Compute(
         timeline=timeline,
+        device_calls_s=device_s,
         memory_bytes=_memory_bytes(capture, estimates, model),
         method=_method(kernels, estimates),
         bottleneck=_bottleneck(timeline, kernels, estimates, model, serial=serial),

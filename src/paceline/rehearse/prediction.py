@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Bottleneck = Literal["arithmetic", "memory bandwidth", "host", "communication"]
@@ -44,8 +44,10 @@ class Prediction:
     """Whether the kernels' efficiency was learnt on another device."""
     uncertainty: float
     """One standard deviation of step_s, relative."""
+    phases_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds a step by the strategy's phase, where it has phases; step_s is the longest one's."""
     warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return asdict(self) | {"method": dict(self.method), "warnings": list(self.warnings)}
+        return asdict(self) | {"warnings": list(self.warnings)}

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -101,12 +101,12 @@ class Capture:
 def capture_step(step: Step) -> Capture:
     """Capture a step; ValueError if its model cannot run on the batch or reads values."""
     autocast = AUTOCAST_DTYPES.get(step.precision)
-    fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with cuda_like(autocast=autocast is not None), fake_mode, _no_warnings():
-        world = _FakeWorld(step, fake_mode)
-        recorder = _Recorder(step.precision)
+    with fake_world(step) as world:
+        calls: list[Call] = []
+        recorder = Recorder(step.precision, calls)
         recorder.adopt(world.standing_tensors())
-        with recorder, _counted_modules(recorder), _ready_gradients(world, recorder):
+        gradients: list[GradientReady] = []
+        with recorder, _counted_modules(recorder), _ready_gradients(world, gradients, calls):
             casts = torch.autocast("cpu", dtype=autocast) if autocast else nullcontext()
             with _errors_in_words(step):
                 with casts:
@@ -116,9 +116,26 @@ def capture_step(step: Step) -> Capture:
                 loss.backward()  # type: ignore[no-untyped-call]
             del loss
             recorder.phase = "optimizer"
-            optimizer_bytes = _first_optimizer_step(world.optimizer, recorder)
-            world.optimizer.step()
-        return _finish(step, world, recorder, num_nodes, optimizer_bytes)
+            with _optimizer_in_words(world.optimizer):
+                optimizer_bytes = _first_optimizer_step(world.optimizer, recorder)
+                world.optimizer.step()
+        facts = _Facts(recorder.num_modules, num_nodes, optimizer_bytes)
+        return _finish(step, world, calls, gradients, facts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    num_modules: int
+    num_nodes: int
+    optimizer_bytes: int
+
+
+@contextmanager
+def fake_world(step: Step) -> Iterator[FakeWorld]:
+    """The step's model, batch and optimizer as fakes, dispatched as a CUDA build would."""
+    autocast = step.precision in AUTOCAST_DTYPES
+    with cuda_like(autocast=autocast), FakeTensorMode(allow_non_fake_inputs=True), _no_warnings():
+        yield FakeWorld(step)
 
 
 @contextmanager
@@ -126,22 +143,27 @@ def recording(precision: Precision) -> Iterator[list[Call]]:
     """Inside, tensors are fakes and every call on them is added to the list."""
     autocast = AUTOCAST_DTYPES.get(precision)
     casts = torch.autocast("cpu", dtype=autocast) if autocast else nullcontext()
-    recorder = _Recorder(precision)
+    calls: list[Call] = []
+    recorder = Recorder(precision, calls)
     recorder.phase = "optimizer"  # nothing here is a model, so values may be read
     with cuda_like(autocast=autocast is not None), FakeTensorMode(), recorder, casts:
-        yield recorder.calls
+        yield calls
 
 
 def _finish(
-    step: Step, world: _FakeWorld, recorder: _Recorder, num_nodes: int, optimizer_bytes: int
+    step: Step,
+    world: FakeWorld,
+    calls: Sequence[Call],
+    gradients: Sequence[GradientReady],
+    facts: _Facts,
 ) -> Capture:
     # The optimizer's state came to life late in this capture; in every later step it is there
     # from the start.
-    calls = tuple(
-        Call(c.op, c.phase, c.kernels, c.live_bytes + optimizer_bytes, c.num_tensors)
+    with_state = tuple(
+        Call(c.op, c.phase, c.kernels, c.live_bytes + facts.optimizer_bytes, c.num_tensors)
         if c.phase != "optimizer"
         else c
-        for c in recorder.calls
+        for c in calls
     )
     parameters = list(world.model.parameters())
     standing = [*parameters, *world.model.buffers()]
@@ -149,30 +171,37 @@ def _finish(
         name=step.title,
         batch=step.batch,
         precision=step.precision,
-        calls=calls,
-        gradients=tuple(recorder.gradients),
+        calls=with_state,
+        gradients=tuple(gradients),
         memory=StepMemory(
             parameters_bytes=sum(map(_rounded_bytes, standing)),
             gradients_bytes=sum(_rounded_bytes(p.grad) for p in parameters if p.grad is not None),
-            optimizer_bytes=optimizer_bytes,
+            optimizer_bytes=facts.optimizer_bytes,
             batch_bytes=sum(map(_rounded_bytes, tensors_in((world.inputs, world.targets)))),
         ),
         num_parameters=sum(parameter.numel() for parameter in parameters),
-        num_modules=recorder.num_modules,
-        num_nodes=num_nodes,
+        num_modules=facts.num_modules,
+        num_nodes=facts.num_nodes,
     )
 
 
-class _FakeWorld:
+class CallSink(Protocol):
+    """What takes the calls, one after another: a list, or a journal."""
+
+    def append(self, call: Call, /) -> None:
+        """Add a call."""
+
+
+class FakeWorld:
     """The step's model, batch and optimizer as fakes."""
 
-    def __init__(self, step: Step, mode: FakeTensorMode) -> None:
+    def __init__(self, step: Step) -> None:
         memo: dict[int, Any] = {}
-        for tensor in (*step.model.parameters(), *step.model.buffers()):
-            memo[id(tensor)] = _fake(tensor, step)
-        for own in step.model.__dict__.values():
-            if isinstance(own, Tensor):
-                memo[id(own)] = _fake(own, step)
+        for module in step.model.modules():
+            # Parameters, buffers, and tensors that are plain attributes or in lists of them.
+            for tensor in tensors_in(vars(module)):
+                if id(tensor) not in memo:
+                    memo[id(tensor)] = _fake(tensor, step)
         self.model: nn.Module = copy.deepcopy(step.model, memo)
         self.model.train()
         self.inputs = _map_tensors(step.inputs, lambda tensor: _fake(tensor, step))
@@ -203,14 +232,13 @@ class _FakeWorld:
         return [*self.model.parameters(), *self.model.buffers(), *batch]
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down every call, and which storages live while it runs."""
 
-    def __init__(self, precision: str) -> None:
+    def __init__(self, precision: str, calls: CallSink) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase: Phase = "forward"
-        self.calls: list[Call] = []
-        self.gradients: list[GradientReady] = []
+        self.calls = calls
         self.num_modules = 0
         self.live_bytes = 0
         self.muted = False
@@ -222,10 +250,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default and self.phase == "optimizer":
-            # Adam reads its step count, Adagrad too: any positive number leads the same way.
+            # Adam reads its step count, Adagrad too, and NAdam a product of factors below one:
+            # any number between 0 and 1 leads the same way.
             if not self.muted:
                 self.calls.append(Call(op_name(func), self.phase, (), self.live_bytes, 1))
-            return 1.0
+            return _plausible_value(args[0])
         result = func(*args, **kwargs)
         self.adopt(tensors_in(result))
         if not self.muted and func.namespace not in ("prim", "profiler"):
@@ -255,7 +284,14 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return forget
 
 
-def _first_optimizer_step(optimizer: Optimizer, recorder: _Recorder) -> int:
+def _plausible_value(tensor: Tensor) -> float | int | bool:
+    """What reading a fake gives: yes, one, or a number between 0 and 1."""
+    if tensor.dtype == torch.bool:
+        return True
+    return 0.5 if tensor.is_floating_point() else 1
+
+
+def _first_optimizer_step(optimizer: Optimizer, recorder: Recorder) -> int:
     """Let the optimizer make its state, which only its first step does; the state's bytes."""
     recorder.muted = True
     optimizer.step()
@@ -308,7 +344,7 @@ def _count_nodes(loss: Tensor) -> int:
 
 
 @contextmanager
-def _counted_modules(recorder: _Recorder) -> Iterator[None]:
+def _counted_modules(recorder: Recorder) -> Iterator[None]:
     def count(*_: Any) -> None:
         recorder.num_modules += 1
 
@@ -320,11 +356,13 @@ def _counted_modules(recorder: _Recorder) -> Iterator[None]:
 
 
 @contextmanager
-def _ready_gradients(world: _FakeWorld, recorder: _Recorder) -> Iterator[None]:
+def _ready_gradients(
+    world: FakeWorld, gradients: list[GradientReady], calls: Sequence[Call]
+) -> Iterator[None]:
     def watch(name: str) -> Callable[[Tensor], None]:
         def ready(parameter: Tensor) -> None:
             num_bytes = parameter.numel() * parameter.element_size()
-            recorder.gradients.append(GradientReady(name, num_bytes, len(recorder.calls)))
+            gradients.append(GradientReady(name, num_bytes, len(calls)))
 
         return ready
 
@@ -342,11 +380,19 @@ def _ready_gradients(world: _FakeWorld, recorder: _Recorder) -> Iterator[None]:
 
 @contextmanager
 def _no_warnings() -> Iterator[None]:
+    import logging
     import warnings
 
+    # Fake tensors log the traceback of an operator that fails; here it becomes a sentence.
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    was_disabled = log.disabled
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield
+        log.disabled = True
+        try:
+            yield
+        finally:
+            log.disabled = was_disabled
 
 
 @contextmanager
@@ -367,4 +413,16 @@ def _errors_in_words(step: Step) -> Iterator[None]:
         raise ValueError(
             f"{step.title} fails on an input of shape {shapes}: {sentence}; "
             "check the input's shape and the loss."
+        ) from problem
+
+
+@contextmanager
+def _optimizer_in_words(optimizer: Optimizer) -> Iterator[None]:
+    try:
+        yield
+    except Exception as problem:
+        sentence = " ".join(str(problem).split())[:300]
+        raise ValueError(
+            f"{type(optimizer).__name__} cannot be captured: {sentence}; take an optimizer whose "
+            "step() needs no arguments."
         ) from problem

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,10 @@ def capture_to_dict(capture: Capture) -> dict[str, Any]:
     }
 
 
-def capture_from_dict(values: dict[str, Any]) -> Capture:
+def capture_from_dict(values: Any) -> Capture:
     """The capture that :func:`capture_to_dict` wrote."""
-    if values.get("format") != FORMAT or values.get("version") != VERSION:
+    header = values if isinstance(values, dict) else {}
+    if header.get("format") != FORMAT or header.get("version") != VERSION:
         raise ValueError(f"This is no capture of schema version {VERSION}; capture the step again.")
     kernels = [Kernel.from_parts(parts) for parts in values["kernels"]]
     return Capture(
@@ -68,6 +70,10 @@ def load_capture(path: Path) -> Capture:
     """Read a capture; ValueError with a sentence if it is not one, or is damaged."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
-            return capture_from_dict(json.load(file))
-    except (OSError, EOFError, json.JSONDecodeError) as problem:
+            values = json.load(file)
+    except (OSError, EOFError, zlib.error, json.JSONDecodeError, UnicodeDecodeError) as problem:
         raise ValueError(f"{path} is not a capture, or is cut off: {problem}.") from problem
+    try:
+        return capture_from_dict(values)
+    except (KeyError, IndexError, TypeError) as problem:
+        raise ValueError(f"{path} is not a capture: {problem!r}; capture it again.") from problem

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -132,13 +133,26 @@ def _classes(num_classes: int, batch: int) -> Tensor:
 def _call(source: str) -> Any:
     """Import what ``module:callable`` or ``file.py:callable`` names, and call it."""
     where, _, name = source.rpartition(":")
-    module = _module(where)
+    with _users_errors_in_words(source):
+        module = _module(where)
     factory = getattr(module, name, None)
     if factory is None:
         raise ValueError(f"{where} has no {name!r}; give module:callable or file.py:callable.")
     if not callable(factory):
         raise ValueError(f"{source} is not callable; it must return an nn.Module or a Step.")
-    return factory()
+    with _users_errors_in_words(source):
+        return factory()
+
+
+@contextmanager
+def _users_errors_in_words(source: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError:
+        raise
+    except Exception as problem:
+        sentence = " ".join(str(problem).split())
+        raise ValueError(f"{source} fails: {type(problem).__name__}: {sentence}.") from problem
 
 
 def _module(where: str) -> ModuleType:

@@ -1,0 +1,161 @@
+"""Record what a strategy does around a captured step: the same code that trains, on fakes.
+
+The step's own kernels are captured once. Here the strategy's code runs for several steps: autograd
+hands out gradients in the order and at the moments of the capture, through a chain of nodes that
+compute nothing, and everything that the hooks, the strategy and the optimizer do is written down.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from paceline.steps.capture import Capture, FakeWorld, Recorder, fake_world
+from paceline.steps.step import Step
+from paceline.strategies import Strategy, make_strategy
+from paceline.teams.virtual import Journal, virtual_workers
+from paceline.train import attach
+
+_MIN_STEPS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A stretch of the captured step's calls."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """One worker's program: what happened in each step, and the strategy's numbers after it."""
+
+    steps: tuple[tuple[Any, ...], ...]
+    status: tuple[dict[str, float], ...]
+    extra_bytes: int
+    """Memory that buckets and the strategy keep beside the plain training's."""
+
+
+def record_strategy(
+    step: Step,
+    capture: Capture,
+    strategy: str | Strategy,
+    *,
+    node_sizes: tuple[int, ...],
+    index: int = 0,
+    node: int = 0,
+    **options: Any,
+) -> Recording:
+    """Run a strategy as one worker of a virtual cluster, around the captured step."""
+    journal = Journal()
+    workers = virtual_workers(journal, node_sizes, node=node, index=index)
+    with fake_world(step) as world, Recorder(step.precision, journal) as recorder, _Values():
+        recorder.phase = "optimizer"
+        recorder.muted = True
+        _make_optimizer_state(world)
+        before_bytes = recorder.live_bytes
+        # A strategy keeps its own state, and every rehearsed worker needs its own.
+        chosen = make_strategy(copy.copy(strategy), **options)
+        pace = attach(world.model, world.optimizer, chosen, workers=workers)
+        recorder.muted = False
+        extra_bytes = recorder.live_bytes - before_bytes
+        chain = _Chain(world.model, capture, recorder, journal)
+        journal.take()
+        steps: list[tuple[Any, ...]] = []
+        status: list[dict[str, float]] = []
+        while len(steps) < _num_steps(status):
+            world.optimizer.zero_grad()
+            chain.run()
+            world.optimizer.step()
+            steps.append(tuple(journal.take()))
+            status.append(dict(pace.strategy.status()))
+        pace.detach()
+    return Recording(steps=tuple(steps), status=tuple(status), extra_bytes=extra_bytes)
+
+
+def _num_steps(status: list[dict[str, float]]) -> int:
+    """Enough for a warm-up and two periods of the strategy's schedule."""
+    period = int(status[0].get("period", 1)) if status else 1
+    return _MIN_STEPS + 2 * period
+
+
+def _make_optimizer_state(world: FakeWorld) -> None:
+    for group in world.optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.empty_like(parameter)
+    world.optimizer.step()
+    world.optimizer.zero_grad()
+
+
+class _Chain:
+    """A backward pass that computes nothing: one node a parameter, in the order of the capture."""
+
+    def __init__(
+        self, model: nn.Module, capture: Capture, recorder: Recorder, journal: Journal
+    ) -> None:
+        parameters = dict(model.named_parameters())
+        self._recorder = recorder
+        self._journal = journal
+        self._model = model
+        phases = [call.phase for call in capture.calls]
+        self._forward_end = phases.index("backward")
+        backward_end = phases.index("optimizer") if "optimizer" in phases else len(phases)
+        ends = [min(gradient.after_call, backward_end) for gradient in capture.gradients]
+        ends[-1] = backward_end
+        starts = [self._forward_end, *ends[:-1]]
+        self._links = [
+            (parameters[gradient.parameter], Replay(start, end))
+            for gradient, start, end in zip(capture.gradients, starts, ends, strict=True)
+        ]
+
+    def run(self) -> None:
+        """One forward and backward pass."""
+        self._journal.append(Replay(0, self._forward_end))
+        self._recorder.muted = True
+        carrier = torch.zeros(()).requires_grad_()
+        for parameter, replay in reversed(self._links):
+            carrier = _Link.apply(carrier, parameter, self._emit(replay))  # type: ignore[no-untyped-call]
+        self._recorder.muted = False
+        carrier.backward()  # type: ignore[no-untyped-call]
+
+    def _emit(self, replay: Replay) -> Callable[[Tensor], Tensor]:
+        def emit(parameter: Tensor) -> Tensor:
+            self._journal.append(replay)
+            self._recorder.muted = True
+            gradient = torch.empty_like(parameter)
+            self._recorder.muted = False
+            return gradient
+
+        return emit
+
+
+class _Link(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, carrier: Tensor, parameter: Tensor, emit: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        ctx.emit = emit
+        ctx.parameter = parameter
+        return carrier.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        return grads[0], ctx.emit(ctx.parameter), None
+
+
+class _Values(TorchFunctionMode):
+    """What a strategy reads from fakes: that all is well. Every number is 1, every flag is set."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.Tensor.tolist:
+            return [1.0] * args[0].numel()
+        return func(*args, **(kwargs or {}))

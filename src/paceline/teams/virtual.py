@@ -1,0 +1,213 @@
+"""Virtual teams: what a program would communicate, written down instead of done.
+
+A strategy that runs over these teams leaves a journal: which collectives it began, on which team
+and with how many bytes, and where it waited for them. Somebody else puts times to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from paceline.collectives import Kind
+from paceline.teams.background import Background
+from paceline.teams.team import Op, Pending, Team
+from paceline.teams.workers import Workers
+
+TeamName = Literal["world", "node", "across"]
+_NUMBER_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A collective begins."""
+
+    ticket: int
+    team: TeamName
+    kind: Kind
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """Go on only when a collective, or work in the background, is over."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Work in the background, in order behind what was asked for before."""
+
+    ticket: int
+    events: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Background work leaves the links to others for a while."""
+
+    seconds: float
+
+
+@dataclass
+class Journal:
+    """What one worker's program did, in order. Others may add events of their own kinds."""
+
+    events: list[Any] = field(default_factory=list)
+    _num_tickets: int = 0
+
+    def append(self, event: Any) -> None:
+        """Add an event."""
+        self.events.append(event)
+
+    def new_ticket(self) -> int:
+        """A number that nothing in this journal has yet."""
+        self._num_tickets += 1
+        return self._num_tickets
+
+    def take(self) -> list[Any]:
+        """All events since the last call."""
+        taken, self.events = self.events, []
+        return taken
+
+    @contextmanager
+    def aside(self) -> Iterator[list[Any]]:
+        """Inside, events go to a list of their own."""
+        before, self.events = self.events, []
+        own = self.events
+        try:
+            yield own
+        finally:
+            self.events = before
+
+
+class VirtualPending(Pending):
+    """Something that is over as soon as somebody asks: when, the journal's reader decides."""
+
+    def __init__(self, journal: Journal, ticket: int) -> None:
+        self._journal = journal
+        self._ticket: int | None = ticket
+
+    def wait(self) -> None:
+        """Write down that the program waits here; the second time it does not."""
+        if self._ticket is not None:
+            self._journal.append(Await(self._ticket))
+            self._ticket = None
+
+    def done(self) -> bool:
+        """Yes: a rehearsed exchange arrives in time, or the program waits for it."""
+        return True
+
+
+class VirtualTeam(Team):
+    """A team of which only this worker exists."""
+
+    def __init__(self, journal: Journal, name: TeamName, *, size: int, rank: int) -> None:
+        self._journal = journal
+        self._name = name
+        self._size = size
+        self._rank = rank
+        self._bytes_handed = 0
+
+    @property
+    def size(self) -> int:
+        """The number of workers."""
+        return self._size
+
+    @property
+    def rank(self) -> int:
+        """This worker's place."""
+        return self._rank
+
+    @property
+    def bytes_handed(self) -> int:
+        """Bytes handed over so far."""
+        return self._bytes_handed
+
+    def _begin(self, kind: Kind, num_bytes: int) -> Pending:
+        self._bytes_handed += num_bytes
+        ticket = self._journal.new_ticket()
+        self._journal.append(Begin(ticket, self._name, kind, num_bytes))
+        return VirtualPending(self._journal, ticket)
+
+    def all_reduce(self, tensor: torch.Tensor, op: Op = "sum") -> Pending:
+        """Write down an all-reduce."""
+        return self._begin("all_reduce", tensor.nbytes)
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> Pending:
+        """Write down a broadcast."""
+        return self._begin("broadcast", tensor.nbytes)
+
+    def reduce_scatter(self, output: torch.Tensor, tensor: torch.Tensor, op: Op = "sum") -> Pending:
+        """Write down a reduce-scatter."""
+        return self._begin("reduce_scatter", tensor.nbytes)
+
+    def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> Pending:
+        """Write down an all-gather."""
+        return self._begin("all_gather", output.nbytes)
+
+    def send(self, tensor: torch.Tensor, to: int) -> Pending:
+        """Write down a message."""
+        return self._begin("point_to_point", tensor.nbytes)
+
+    def receive(self, tensor: torch.Tensor, source: int) -> Pending:
+        """The sender's message is the one that costs."""
+        return self._begin("point_to_point", 0)
+
+    def agree(self, number: float, op: Op = "mean") -> float:
+        """All members are alike, so they agree with this one."""
+        self._begin("all_reduce", _NUMBER_BYTES).wait()
+        return number * self._size if op == "sum" else number
+
+
+@dataclass(frozen=True, kw_only=True)
+class VirtualBackground(Background):
+    """Background work that is written down at once, in a list of its own."""
+
+    journal: Journal
+
+    def run(self, work: Callable[[], None], *, device: torch.device) -> Pending:
+        """Run the function now, and note that it runs beside what follows."""
+        ticket = self.journal.new_ticket()
+        with self.journal.aside() as events, torch.no_grad():
+            work()
+        self.journal.append(Beside(ticket, tuple(events)))
+        return VirtualPending(self.journal, ticket)
+
+    def pause(self, seconds: float) -> None:
+        """Write the pause down."""
+        self.journal.append(Pause(seconds))
+
+
+def virtual_workers(
+    journal: Journal, node_sizes: tuple[int, ...], *, node: int, index: int
+) -> Workers:
+    """The workers of a cluster as worker ``index`` of node ``node`` sees them."""
+    starts = [sum(node_sizes[:place]) for place in range(len(node_sizes))]
+    nodes = tuple(
+        tuple(range(start, start + size)) for start, size in zip(starts, node_sizes, strict=True)
+    )
+    peers = [place for place, size in enumerate(node_sizes) if index < size]
+
+    def team(name: TeamName) -> VirtualTeam:
+        size, rank = {
+            "world": (sum(node_sizes), nodes[node][index]),
+            "node": (node_sizes[node], index),
+            "across": (len(peers), peers.index(node)),
+        }[name]
+        return VirtualTeam(journal, name, size=size, rank=rank)
+
+    return Workers(
+        world=team("world"),
+        node=team("node"),
+        across=team("across"),
+        background=VirtualBackground(node=team("node"), across=team("across"), journal=journal),
+        nodes=nodes,
+        node_names=tuple(f"node {place}" for place in range(len(node_sizes))),
+        clock=lambda: 0.0,
+    )

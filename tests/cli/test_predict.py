@@ -1,0 +1,245 @@
+"""``paceline predict``: what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.cli import frame, main
+from synthetic_profile import fitted, profile
+
+KEYS = {
+    "model",
+    "device",
+    "nodes",
+    "workers",
+    "batch",
+    "precision",
+    "strategy",
+    "step_s",
+    "compute_s",
+    "exposed_communication_s",
+    "host_s",
+    "throughput_per_s",
+    "scaling_efficiency",
+    "memory_bytes",
+    "bottleneck",
+    "method",
+    "uncertainty",
+}
+OWN = """
+import torch
+from torch import nn
+from paceline.steps import Step
+
+def make():
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 7))
+
+def step():
+    return Step(
+        model=nn.Linear(4, 4), inputs=torch.zeros(5, 4), loss=lambda out, _: out.sum(), name="mine"
+    )
+
+def recurrent():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cells = nn.LSTM(8, 8)
+
+        def forward(self, rows):
+            return self.cells(rows)[0].sum()
+
+    return Step(model=Recurrent(), inputs=torch.zeros(5, 2, 8))
+
+def looks():
+    class Looks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, rows):
+            made = self.linear(rows)
+            return made.sum() if made.sum().item() > 0 else made.mean()
+
+    return Step(model=Looks(), inputs=torch.zeros(5, 4))
+
+def fails():
+    raise RuntimeError("no weights here")
+
+def nothing():
+    return None
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a fitted model of its own, and the user's code."""
+    fitted().save(tmp_path / "mine.model.safetensors")
+    profile().save(tmp_path / "mine.kernels.gz")
+    (tmp_path / "cut.model.safetensors").write_bytes(
+        (tmp_path / "mine.model.safetensors").read_bytes()[:5000]
+    )
+    (tmp_path / "own_net.py").write_text(OWN)
+    (tmp_path / "own_syntax.py").write_text("def make(:\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    for name in ("own_net", "own_syntax"):
+        sys.modules.pop(name, None)
+
+
+def run(*arguments: str) -> int:
+    return frame.run(main.app, ["predict", *arguments])
+
+
+def predicted(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """The JSON object, of the synthetic machine unless another model is named."""
+    own = [] if "--device" in arguments else ["--model-file", "mine.model.safetensors"]
+    assert run(*arguments, *own, "--json") == 0
+    out, err = capsys.readouterr()
+    value: dict[str, Any] = json.loads(out)
+    assert set(value) >= KEYS
+    parts = value["compute_s"] + value["exposed_communication_s"] + value["host_s"]
+    assert parts == pytest.approx(value["step_s"])
+    assert value["throughput_per_s"] == pytest.approx(value["batch"] / value["step_s"])
+    assert sum(value["method"].values()) == pytest.approx(1.0)
+    assert err == "".join(f"Note: {warning}\n" for warning in value["warnings"])
+    return value
+
+
+def test_json_has_every_promised_key(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    value = predicted(capsys, "small-cnn", "--batch", "16", "--precision", "bf16")
+    assert (value["model"], value["device"]) == ("small-cnn", "h200")
+    assert (value["nodes"], value["workers"], value["strategy"]) == (1, 1, "none")
+    assert (value["batch"], value["precision"]) == (16, "bf16")
+    assert value["scaling_efficiency"] == 1.0
+    assert set(value["method"]) == {"table", "mlp", "roofline"}
+    assert value["warnings"] == []
+
+
+def test_a_table_for_people(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("small-cnn", "--batch", "16", "--model-file", "mine.model.safetensors") == 0
+    out, err = capsys.readouterr()
+    for words in ("small-cnn, batch 16, fp32, h200", "samples/s", "limited by", "fits", "compute"):
+        assert words in out
+    assert "█" in out
+    assert err == ""
+
+
+def test_larger_batches_take_longer_and_more_memory(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = [predicted(capsys, "small-cnn", "--batch", size) for size in ("64", "4096", "262144")]
+    for key in ("step_s", "memory_bytes", "throughput_per_s"):
+        assert [value[key] for value in values] == sorted(value[key] for value in values)
+
+
+def test_flops_and_memory_bandwidth_replace_the_devices(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = predicted(capsys, "small-cnn", "--batch", "65536")
+    slow = predicted(
+        capsys,
+        *("small-cnn", "--batch", "65536"),
+        *("--flops", "1 TFLOP/s", "--memory-bandwidth", "100 GB/s"),
+    )
+    assert (slow["device"], slow["extrapolated"]) == ("h200*", True)
+    assert slow["memory_limit_bytes"] == plain["memory_limit_bytes"]
+    # 4.8 TB/s to 100 GB/s is 48 times, 66.9 TFLOP/s to 1 is 67, tf32 in convolutions 495.
+    assert 40 < slow["step_s"] / plain["step_s"] < 500
+    narrow = predicted(capsys, "small-cnn", "--batch", "65536", "--memory-bandwidth", "2.4 TB/s")
+    assert 1.0 < narrow["step_s"] / plain["step_s"] <= 2.0
+
+
+def test_a_model_files_own_device_answers_unless_another_is_named(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("mlp", "--model-file", "mine.model.safetensors", "--device", "t4", "--json") == 0
+    value = json.loads(capsys.readouterr().out)
+    assert (value["device"], value["extrapolated"]) == ("t4", True)
+    assert not predicted(capsys, "mlp")["extrapolated"]
+
+
+@pytest.mark.parametrize("where", ["own_net", "own_net.py"])
+def test_ones_own_network_and_step(
+    here: Path, capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    network = predicted(
+        capsys, f"{where}:make", "--input", "3x8x8", "--classes", "7", "--batch", "9"
+    )
+    assert (network["model"], network["batch"]) == (f"{where}:make", 9)
+    step = predicted(capsys, f"{where}:step", "--precision", "bf16")
+    assert (step["model"], step["batch"], step["precision"]) == ("mine", 5, "bf16")
+
+
+def test_an_unknown_operator_is_noted(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    value = predicted(capsys, "own_net.py:recurrent")
+    assert "mkldnn_rnn_layer" in value["warnings"][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("resnet5",), "did you mean 'resnet50'"),
+        (("nosuch.py:make",), "There is no file nosuch.py"),
+        (("nosuchmodule:make",), "There is no module 'nosuchmodule'"),
+        (("own_net.py:nosuch",), "has no 'nosuch'"),
+        (("own_net.py:nothing",), "returned a NoneType"),
+        (("own_net.py:fails",), "no weights here"),
+        (("own_syntax.py:make",), "invalid syntax"),
+        (("own_net.py:looks",), "reads the value of a tensor"),
+        (("own_net.py:make", "--input", "3x9x9"), "fails on an input of shape (32, 3, 9, 9)"),
+        (("own_net.py:make", "--input", "3xx9"), "write it as 3x224x224"),
+        (("own_net.py:make", "--input", "0x9"), "write it as 3x224x224"),
+        (("mlp", "--batch", "0"), "--batch"),
+        (("mlp", "--batch", "many"), "--batch"),
+        (("mlp", "--precision", "fp8"), "take one of fp32, tf32, bf16, fp16"),
+        (("mlp", "--memory-format", "nhwc"), "channels_last"),
+        (("mlp", "--optimizer", "lion"), "sgd, adam, adamw"),
+        (("mlp", "--device", "h300"), "There is no device 'h300'"),
+        (("mlp", "--device", "h300", "--flops", "1 TFLOP/s"), "there is no device 'h300'"),
+        (("mlp", "--flops", "fast"), "fast"),
+        (("mlp", "--memory-bandwidth", "100"), "100"),
+        (("mlp", "--model-file", "nosuch.model.safetensors"), "There is no fitted model"),
+        (("mlp", "--model-file", "cut.model.safetensors"), "is cut off"),
+        (("mlp", "--model-file", "mine.kernels.gz"), "no safetensors file"),
+        ((), "MODEL"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    here: Path, capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+) -> None:
+    more = [] if {"--model-file", "--device"} & set(arguments) else ["--model-file", _OWN_MODEL]
+    assert run(*arguments, *more) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("Error: ")
+    assert err.count("\n") == 1
+    assert words in err
+
+
+_OWN_MODEL = "mine.model.safetensors"
+
+
+def test_what_comes_with_paceline_answers_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    value = predicted(
+        capsys, *("resnet50", "--device", "h200", "--batch", "256", "--precision", "bf16")
+    )
+    assert (value["device"], value["extrapolated"]) == ("h200", False)
+    assert value["method"]["roofline"] < 0.05
+    assert run("small-cnn", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["device"] == "h200"
+
+
+def test_devices_that_nobody_measured_are_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    value = predicted(capsys, "small-cnn", "--device", "a100")
+    assert value["extrapolated"]
+    assert value["warnings"] == [
+        "a100 was not measured: efficiencies are carried over from h200 by roofline."
+    ]

@@ -1,0 +1,99 @@
+"""What a profile plans to measure: every network of the zoo, and random neighbours."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from paceline.cluster.device import Precision
+from paceline.kernels.family import FAMILIES, bytes_of, family_of, flop_of
+from paceline.kernels.measure import make_plan
+from paceline.kernels.neighbours import neighbour_kernels
+from paceline.kernels.plan import PlanSettings
+from paceline.kernels.profile import Profile, load_profile
+from paceline.steps import capture_step, zoo_step
+from paceline.zoo import model_names
+
+SETTINGS = PlanSettings(
+    batches=(2,),
+    precisions=("fp32",),
+    num_neighbours=80,
+    max_neighbours_in_family=10,
+    max_flop=1e10,
+    max_bytes=3e8,
+)
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Profile:
+    """The whole zoo once: the slowest thing here."""
+    path = tmp_path_factory.mktemp("plan") / "small.kernels.gz"
+    seen: list[tuple[str, int, int]] = []
+    made = make_plan(path, SETTINGS, lambda *progress: seen.append(progress))
+    assert seen[-1] == ("capturing networks", 1000, 1000)
+    assert load_profile(path).timings == made.timings
+    return made
+
+
+def test_every_kernel_of_every_network_has_a_family(plan: Profile) -> None:
+    families = {family_of(kernel) for kernel in plan.timings if plan.timings[kernel].sources}
+    assert families == set(FAMILIES)
+
+
+def test_every_network_is_a_source_and_nothing_is_measured_yet(plan: Profile) -> None:
+    sources = {name for timing in plan.timings.values() for name in timing.sources}
+    assert sources == set(model_names())
+    assert len(plan.planned()) == len(plan.timings) > 1000
+    assert plan.measured() == {}
+
+
+def test_every_kernel_of_a_network_is_there_unless_it_is_too_large(plan: Profile) -> None:
+    for name in ("small-gpt", "alexnet"):
+        for kernel in capture_step(zoo_step(name, batch=2)).kernels():
+            fits = flop_of(kernel) <= 1e10 and bytes_of(kernel) <= 3e8
+            assert (kernel in plan.timings) == fits
+            assert not fits or name in plan.timings[kernel].sources
+    alexnet = list(capture_step(zoo_step("alexnet", batch=2)).kernels())
+    assert not all(kernel in plan.timings for kernel in alexnet)  # its optimizer's are large
+
+
+def test_neighbours_are_few_in_each_family(plan: Profile) -> None:
+    counts = dict.fromkeys(FAMILIES, 0)
+    for kernel, timing in plan.timings.items():
+        if not timing.sources:
+            family = family_of(kernel)
+            assert family is not None
+            counts[family] += 1
+    assert max(counts.values()) == 10
+    assert sum(counts.values()) > 50
+
+
+def test_an_early_end_has_seen_all_kinds(plan: Profile) -> None:
+    first = list(plan.timings)[: len(plan.timings) // 5]
+    assert len({family_of(kernel) for kernel in first}) >= len(FAMILIES) - 2
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+def test_neighbours_are_reproducible_and_known(precision: Precision) -> None:
+    def draw(seed: int) -> list[str]:
+        found = neighbour_kernels(random.Random(seed), precision, 30, lambda: None)
+        return [repr(kernel) for kernel in found]
+
+    assert draw(1) == draw(1)
+    assert draw(1) != draw(2)
+    kernels = list(neighbour_kernels(random.Random(3), precision, 60, lambda: None))
+    unknown = {kernel.op for kernel in kernels if family_of(kernel) is None}
+    assert unknown == set()
+    assert {"convolution", "matmul"} <= {family_of(kernel) for kernel in kernels}
+    low = {"bf16": "bf16", "fp16": "f16"}.get(precision, "f32")
+    products = [k for k in kernels if family_of(k) in ("convolution", "matmul")]
+    assert {k.operands[0].dtype for k in products} == {low}
+    assert any(k.math == "tf32" for k in products) == (low == "f32")
+
+
+def test_a_good_part_of_the_convolutions_is_channels_last() -> None:
+    kernels = neighbour_kernels(random.Random(5), "bf16", 150, lambda: None)
+    images = [k.operands[1] for k in kernels if k.op == "convolution_backward_weight"]
+    share = sum(each.is_channels_last for each in images) / len(images)
+    assert 0.15 < share < 0.6
