@@ -243,3 +243,50 @@ def test_devices_that_nobody_measured_are_noted(capsys: pytest.CaptureFixture[st
     assert value["warnings"] == [
         "a100 was not measured: efficiencies are carried over from h200 by roofline."
     ]
+
+
+CLUSTER = ("--cluster", "dgx-h200", "--nodes", "2", "--workers", "2", "--batch", "8")
+MINE = ("--model-file", "mine.model.safetensors")
+
+
+def test_a_cluster_under_a_strategy(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("small-cnn", *CLUSTER, "--strategy", "daso", *MINE, "--json") == 0
+    value = json.loads(capsys.readouterr().out)
+    assert (value["nodes"], value["workers"], value["strategy"]) == (2, 4, "daso")
+    assert value["throughput_per_s"] == pytest.approx(4 * 8 / value["step_s"])
+    parts = value["compute_s"] + value["exposed_communication_s"] + value["host_s"]
+    assert parts == pytest.approx(value["step_s"])
+    assert value["scaling_efficiency"] <= 1.0
+    assert set(value["phases_s"]) == {"warm-up", "cycling"}
+    assert value["phases_s"]["warm-up"] >= value["phases_s"]["cycling"]
+
+
+def test_all_strategies_side_by_side(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("mlp", *CLUSTER, "--compare", *MINE) == 0
+    out, _ = capsys.readouterr()
+    for name in ("sync", "daso", "local-sgd", "diloco"):
+        assert name in out
+    assert run("mlp", *CLUSTER, "--compare", *MINE, "--json") == 0
+    values = json.loads(capsys.readouterr().out)["predictions"]
+    assert len({value["strategy"] for value in values}) == len(values) >= 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("mlp", "--compare"), "--compare needs a --cluster"),
+        (("mlp", *CLUSTER, "--strategy", "dasso"), "did you mean 'daso'"),
+        (("mlp", "--cluster", "no-such-cluster"), "no-such-cluster"),
+    ],
+)
+def test_bad_clusters_are_one_sentence(
+    here: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    sentence: str,
+) -> None:
+    assert run(*arguments, *MINE) == 2
+    out, err = capsys.readouterr()
+    assert sentence in err
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) == 1
