@@ -286,7 +286,7 @@ def test_bad_clusters_are_one_sentence(
     sentence: str,
 ) -> None:
     assert run(*arguments, *MINE) == 2
-    out, err = capsys.readouterr()
+    err = capsys.readouterr().err
     assert sentence in err
     assert "Traceback" not in err
     assert len(err.strip().splitlines()) == 1
