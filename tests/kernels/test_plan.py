@@ -77,12 +77,12 @@ def test_an_early_end_has_seen_all_kinds(plan: Profile) -> None:
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
 def test_neighbours_are_reproducible_and_known(precision: Precision) -> None:
     def draw(seed: int) -> list[str]:
-        found = neighbour_kernels(random.Random(seed), precision, 30, lambda: None)
+        found = neighbour_kernels(random.Random(seed), precision, 30)
         return [repr(kernel) for kernel in found]
 
     assert draw(1) == draw(1)
     assert draw(1) != draw(2)
-    kernels = list(neighbour_kernels(random.Random(3), precision, 60, lambda: None))
+    kernels = list(neighbour_kernels(random.Random(3), precision, 60))
     unknown = {kernel.op for kernel in kernels if family_of(kernel) is None}
     assert unknown == set()
     assert {"convolution", "matmul"} <= {family_of(kernel) for kernel in kernels}
@@ -93,7 +93,7 @@ def test_neighbours_are_reproducible_and_known(precision: Precision) -> None:
 
 
 def test_a_good_part_of_the_convolutions_is_channels_last() -> None:
-    kernels = neighbour_kernels(random.Random(5), "bf16", 150, lambda: None)
+    kernels = neighbour_kernels(random.Random(5), "bf16", 150)
     images = [k.operands[1] for k in kernels if k.op == "convolution_backward_weight"]
     share = sum(each.is_channels_last for each in images) / len(images)
     assert 0.15 < share < 0.6

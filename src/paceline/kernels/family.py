@@ -195,7 +195,6 @@ _FAMILY_OF_PACKET: dict[str, FamilyName] = {
         "pointwise",
     ),
 }
-_REDUCED_LOSSES = ("mse_loss", "mse_loss_backward")
 
 
 def packet_of(op: str) -> str:

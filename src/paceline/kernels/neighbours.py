@@ -21,9 +21,7 @@ Case = Callable[[random.Random], None]
 _MAX_NUMEL = 1 << 30
 
 
-def neighbour_kernels(
-    rng: random.Random, precision: Precision, num_cases: int, progress: Callable[[], None]
-) -> Iterator[Kernel]:
+def neighbour_kernels(rng: random.Random, precision: Precision, num_cases: int) -> Iterator[Kernel]:
     """The kernels of ``num_cases`` random small modules in one precision."""
     cases, weights = zip(*_CASES, strict=True)
     with recording(precision) as calls:
@@ -35,7 +33,6 @@ def neighbour_kernels(
                 continue  # sizes that do not fit together, such as a window larger than its image
             for call in calls:
                 yield from call.kernels
-            progress()
 
 
 def _size(rng: random.Random, low: int, high: int) -> int:

@@ -127,7 +127,7 @@ def _run_job(job: _Job, seed: int) -> list[tuple[Kernel, str]]:
         return [(kernel, name) for kernel in dict.fromkeys(capture_step(step).kernels())]
     torch.manual_seed(seed)
     rng = random.Random(f"{seed} {name} {precision}")
-    found = neighbour_kernels(rng, precision, count, lambda: None)
+    found = neighbour_kernels(rng, precision, count)
     return [(kernel, "") for kernel in dict.fromkeys(found) if kernel.op not in _INITIAL]
 
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F  # noqa: N812 - the name everybody knows
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from paceline.lab.entry import Entry, Start, entry_maker
 from paceline.lab.task import NUM_WARM_UP_STEPS, RaceSettings, Task, count_steps
 from paceline.lab.traffic import bytes_sent_from_node
+from paceline.steps.source import classification_loss
 from paceline.teams import Workers, find_workers
 from paceline.zoo import build_model, load_data
 
@@ -79,7 +79,7 @@ def train(
         for inputs, targets in share_of_epoch(data.train, settings, epoch, workers):
             start, waited = time.monotonic(), entry.waiting_s
             entry.optimizer.zero_grad()
-            loss = cross_entropy(entry.network(inputs), targets)
+            loss = classification_loss(entry.network(inputs), targets)
             loss.backward()  # type: ignore[no-untyped-call]
             entry.after_backward()
             entry.optimizer.step()
@@ -110,11 +110,6 @@ def share_of_epoch(
         own = start + workers.world.rank * settings.batch
         chosen = order[own : own + settings.batch]
         yield inputs[chosen], targets[chosen]
-
-
-def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The loss of classes per example, or of characters per position."""
-    return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
 
 
 def evaluate_epoch(
