@@ -45,7 +45,7 @@ class Prediction:
     uncertainty: float
     """One standard deviation of step_s, relative."""
     phases_s: Mapping[str, float] = field(default_factory=dict)
-    """Seconds a step by the strategy's phase, where it has phases; step_s is the longest one's."""
+    """Seconds a step by the strategy's phase, where it has phases; step_s is cycling's."""
     warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
