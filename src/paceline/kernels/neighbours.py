@@ -164,10 +164,10 @@ def _linear(rng: random.Random) -> None:
     made = _size(rng, 2, 8192) if rng.random() < 0.85 else _size(rng, 1000, 50304)
     rows = _size(rng, 1, 65536)
     rows = max(1, min(rows, (1 << 29) // max(width, made)))
-    shape = (rows, width)
+    shape: tuple[int, ...] = (rows, width)
     if rng.random() < 0.4 and rows > 64:
         length = rng.choice((49, 64, 128, 196, 197, 256, 512, 577, 1024))
-        shape = (max(1, rows // length), length, width)  # type: ignore[assignment]
+        shape = (max(1, rows // length), length, width)
     rows_in = torch.empty(shape, requires_grad=True)
     _backward(nn.Linear(width, made, bias=rng.random() < 0.7)(rows_in))
 
