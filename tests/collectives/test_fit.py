@@ -44,3 +44,12 @@ def test_constants_minimise_the_mean_error() -> None:
     measured = np.array([3.0, 5.0, 9.0])
     found = fit_constants(lambda c: c[0] + c[1] * np.array([1.0, 2.0, 4.0]), (0.1, 0.1), measured)
     assert found == pytest.approx([1.0, 2.0], rel=1e-3)
+
+
+def test_times_that_do_not_grow_with_size_do_not_make_an_endless_bandwidth() -> None:
+    times_s = np.random.default_rng(2).normal(5e-4, 2e-5, SIZES.size)
+    times_s.sort()
+    found = fit_route(predict, list(times_s[::-1]))
+    fastest = np.max(2 * 3 / 4 * SIZES / times_s)
+    assert fastest < found.bandwidth_bytes_per_s < 30 * fastest
+    assert mean_error(predict(found), times_s) < 0.1

@@ -17,6 +17,9 @@ _WORTH_A_CONSTANT = 1.2
 # Noise can ask for a time that grows with √n alone, which is no link: bandwidth and half_bytes
 # would then rise together without end.
 _MOST_HALF_BYTES = 2.0**22
+# Times that hardly grow with size, be it for noise, would ask for a bandwidth without end. A link
+# counts as this much faster than its best time at most: less of a time than that is not seen.
+_MOST_OVER_APPARENT = 20.0
 
 
 def mean_error(predicted_s: Numbers, measured_s: Numbers) -> float:
@@ -34,7 +37,7 @@ def fit_route(predict: Callable[[Route], Numbers], times_s: Sequence[float]) -> 
         latency_s, bandwidth_bytes_per_s, *half_bytes = (float(value) for value in constants)
         return Route(
             latency_s=latency_s,
-            bandwidth_bytes_per_s=bandwidth_bytes_per_s,
+            bandwidth_bytes_per_s=min(bandwidth_bytes_per_s, _MOST_OVER_APPARENT * apparent),
             half_bytes=min(half_bytes[0], _MOST_HALF_BYTES) if half_bytes else 0.0,
         )
 
@@ -44,8 +47,8 @@ def fit_route(predict: Callable[[Route], Numbers], times_s: Sequence[float]) -> 
     measured_s = np.asarray(times_s)
     # Where to start: the formulas are linear in latency and in seconds per byte.
     unit_s = np.asarray(predict(Route(latency_s=0.0, bandwidth_bytes_per_s=1.0)))
-    bandwidth = float(np.max(unit_s / measured_s))
-    simple = fit_constants(predict_from, (min(times_s) / 4, bandwidth), measured_s)
+    apparent = float(np.max(unit_s / measured_s))
+    simple = fit_constants(predict_from, (min(times_s) / 4, apparent), measured_s)
     full = fit_constants(predict_from, (*simple, 1e4), measured_s)
     gain = mean_error(predict_from(simple), measured_s) / mean_error(predict_from(full), measured_s)
     return route(full if gain > _WORTH_A_CONSTANT else simple)
