@@ -8,7 +8,7 @@ import pytest
 
 from paceline.kernels.host import HostCosts, fit_host
 from paceline.steps import Call, Capture, StepMemory
-from paceline.steps.capture import Phase
+from paceline.steps.recorder import Phase
 
 DISPATCH = {"mm": 4e-6, "view": 1e-6, "_foreach_add_.List": 9e-6}
 FACTORS = {

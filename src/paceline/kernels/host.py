@@ -21,7 +21,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from paceline.steps.capture import Call, Capture
+from paceline.steps.capture import Capture
+from paceline.steps.recorder import Call
 
 _TERMS = ("forward", "backward", "optimizer", "modules", "nodes", "steps")
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paceline.cluster.device import Precision
-from paceline.steps.capture import recording
 from paceline.steps.kernel import Kernel
+from paceline.steps.recorder import recording
 
 Case = Callable[[random.Random], None]
 _MAX_NUMEL = 1 << 30

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from paceline.steps.capture import Call, Capture, GradientReady, StepMemory, capture_step
+from paceline.steps.capture import Capture, GradientReady, StepMemory, capture_step
 from paceline.steps.kernel import Kernel, Operand
+from paceline.steps.recorder import Call
 from paceline.steps.source import load_step, zoo_step
 from paceline.steps.step import Step
 

@@ -7,46 +7,33 @@ the model whose parameters are fakes.
 
 from __future__ import annotations
 
-import copy
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-)
+from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from paceline.cluster.device import Precision
-from paceline.steps.canonical import kernels_of, op_name
-from paceline.steps.cuda_like import cuda_like
+from paceline.steps.canonical import op_name
+from paceline.steps.fake_world import FakeWorld, fake_world
 from paceline.steps.kernel import Kernel
+from paceline.steps.recorder import Call, Recorder, rounded_bytes
 from paceline.steps.step import AUTOCAST_DTYPES, Step, tensors_in
 
-Phase = Literal["forward", "backward", "optimizer"]
-_ALLOCATION_BYTES = 512  # CUDA's caching allocator rounds every tensor up to this
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One operator as the host dispatches it."""
-
-    op: str
-    phase: Phase
-    kernels: tuple[Kernel, ...]
-    """What it runs on the device; nothing for a view."""
-    live_bytes: int
-    """Memory in use while it runs, its outputs included, workspaces not."""
-    num_tensors: int
-    """Tensors among its arguments: what a foreach operator's dispatch depends on."""
+__all__ = [
+    "Call",
+    "Capture",
+    "FakeWorld",
+    "GradientReady",
+    "Recorder",
+    "StepMemory",
+    "capture_step",
+    "fake_world",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,26 +117,6 @@ class _Facts:
     optimizer_bytes: int
 
 
-@contextmanager
-def fake_world(step: Step) -> Iterator[FakeWorld]:
-    """The step's model, batch and optimizer as fakes, dispatched as a CUDA build would."""
-    autocast = step.precision in AUTOCAST_DTYPES
-    with cuda_like(autocast=autocast), FakeTensorMode(allow_non_fake_inputs=True), _no_warnings():
-        yield FakeWorld(step)
-
-
-@contextmanager
-def recording(precision: Precision) -> Iterator[list[Call]]:
-    """Inside, tensors are fakes and every call on them is added to the list."""
-    autocast = AUTOCAST_DTYPES.get(precision)
-    casts = torch.autocast("cpu", dtype=autocast) if autocast else nullcontext()
-    calls: list[Call] = []
-    recorder = Recorder(precision, calls)
-    recorder.phase = "optimizer"  # nothing here is a model, so values may be read
-    with cuda_like(autocast=autocast is not None), FakeTensorMode(), recorder, casts:
-        yield calls
-
-
 def _finish(
     step: Step,
     world: FakeWorld,
@@ -174,121 +141,15 @@ def _finish(
         calls=with_state,
         gradients=tuple(gradients),
         memory=StepMemory(
-            parameters_bytes=sum(map(_rounded_bytes, standing)),
-            gradients_bytes=sum(_rounded_bytes(p.grad) for p in parameters if p.grad is not None),
+            parameters_bytes=sum(map(rounded_bytes, standing)),
+            gradients_bytes=sum(rounded_bytes(p.grad) for p in parameters if p.grad is not None),
             optimizer_bytes=facts.optimizer_bytes,
-            batch_bytes=sum(map(_rounded_bytes, tensors_in((world.inputs, world.targets)))),
+            batch_bytes=sum(map(rounded_bytes, tensors_in((world.inputs, world.targets)))),
         ),
         num_parameters=sum(parameter.numel() for parameter in parameters),
         num_modules=facts.num_modules,
         num_nodes=facts.num_nodes,
     )
-
-
-class CallSink(Protocol):
-    """What takes the calls, one after another: a list, or a journal."""
-
-    def append(self, call: Call, /) -> None:
-        """Add a call."""
-
-
-class FakeWorld:
-    """The step's model, batch and optimizer as fakes."""
-
-    def __init__(self, step: Step) -> None:
-        memo: dict[int, Any] = {}
-        for module in step.model.modules():
-            # Parameters, buffers, and tensors that are plain attributes or in lists of them.
-            for tensor in tensors_in(vars(module)):
-                if id(tensor) not in memo:
-                    memo[id(tensor)] = _fake(tensor, step)
-        self.model: nn.Module = copy.deepcopy(step.model, memo)
-        self.model.train()
-        self.inputs = _map_tensors(step.inputs, lambda tensor: _fake(tensor, step))
-        self.targets = _map_tensors(step.targets, lambda tensor: _fake(tensor, step))
-        self.optimizer = self._optimizer(step, memo)
-        for group in self.optimizer.param_groups:
-            # What torch.optim chooses for CUDA parameters by itself.
-            if group.get("foreach", False) is None and not group.get("fused"):
-                group["foreach"] = True
-
-    def _optimizer(self, step: Step, memo: dict[int, Any]) -> Optimizer:
-        if not isinstance(step.optimizer, Optimizer):
-            return step.make_optimizer(self.model.parameters())
-        known = {id(parameter) for parameter in step.model.parameters()}
-        for group in step.optimizer.param_groups:
-            if any(id(parameter) not in known for parameter in group["params"]):
-                raise ValueError(
-                    "The step's optimizer holds parameters that the step's model does not have."
-                )
-        for state in step.optimizer.state.values():
-            for value in tensors_in(state):
-                memo[id(value)] = _fake(value, step)
-        return copy.deepcopy(step.optimizer, memo)
-
-    def standing_tensors(self) -> list[Tensor]:
-        """What is in memory before the step begins."""
-        batch = tensors_in((self.inputs, self.targets))
-        return [*self.model.parameters(), *self.model.buffers(), *batch]
-
-
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes down every call, and which storages live while it runs."""
-
-    def __init__(self, precision: str, calls: CallSink) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.phase: Phase = "forward"
-        self.calls = calls
-        self.num_modules = 0
-        self.live_bytes = 0
-        self.muted = False
-        self._precision = precision
-        self._storages: dict[int, weakref.ref[Any]] = {}
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func is torch.ops.aten._local_scalar_dense.default and self.phase == "optimizer":
-            # Adam reads its step count, Adagrad too, and NAdam a product of factors below one:
-            # any number between 0 and 1 leads the same way.
-            if not self.muted:
-                self.calls.append(Call(op_name(func), self.phase, (), self.live_bytes, 1))
-            return _plausible_value(args[0])
-        result = func(*args, **kwargs)
-        self.adopt(tensors_in(result))
-        if not self.muted and func.namespace not in ("prim", "profiler"):
-            kernels = kernels_of(func, args, kwargs, result, precision=self._precision)
-            num_tensors = sum(1 for _ in tensors_in(args))
-            self.calls.append(
-                Call(op_name(func), self.phase, kernels, self.live_bytes, num_tensors)
-            )
-        return result
-
-    def adopt(self, tensors: Any) -> None:
-        """Count the memory of tensors that are new, until their storage is freed."""
-        for tensor in tensors:
-            storage = tensor.untyped_storage()
-            key = storage._cdata
-            if key in self._storages:
-                continue
-            num_bytes = _round_up(storage.nbytes())
-            self.live_bytes += num_bytes
-            self._storages[key] = weakref.ref(storage, self._freed(key, num_bytes))
-
-    def _freed(self, key: int, num_bytes: int) -> Callable[[Any], None]:
-        def forget(_: Any) -> None:
-            self.live_bytes -= num_bytes
-            self._storages.pop(key, None)
-
-        return forget
-
-
-def _plausible_value(tensor: Tensor) -> float | int | bool:
-    """What reading a fake gives: yes, one, or a number between 0 and 1."""
-    if tensor.dtype == torch.bool:
-        return True
-    return 0.5 if tensor.is_floating_point() else 1
 
 
 def _first_optimizer_step(optimizer: Optimizer, recorder: Recorder) -> int:
@@ -298,38 +159,7 @@ def _first_optimizer_step(optimizer: Optimizer, recorder: Recorder) -> int:
     recorder.muted = False
     state = list(tensors_in(list(optimizer.state.values())))
     recorder.adopt(state)
-    return sum(map(_rounded_bytes, state))
-
-
-def _fake(tensor: Tensor, step: Step) -> Tensor:
-    """A fake of the same kind on the CPU; images and filters in the step's memory format."""
-    with torch.no_grad():
-        fake: Tensor = torch.empty_strided(
-            tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu"
-        )
-        if step.memory_format == "channels_last" and fake.dim() == 4 and fake.is_floating_point():
-            fake = torch.empty_like(fake, memory_format=torch.channels_last)
-    if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(fake, requires_grad=tensor.requires_grad)
-    return fake.requires_grad_(tensor.requires_grad) if tensor.is_leaf else fake
-
-
-def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: _map_tensors(each, change) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_map_tensors(each, change) for each in value)
-    return value
-
-
-def _round_up(num_bytes: int) -> int:
-    return -(-num_bytes // _ALLOCATION_BYTES) * _ALLOCATION_BYTES
-
-
-def _rounded_bytes(tensor: Tensor) -> int:
-    return _round_up(tensor.numel() * tensor.element_size())
+    return sum(map(rounded_bytes, state))
 
 
 def _count_nodes(loss: Tensor) -> int:
@@ -376,23 +206,6 @@ def _ready_gradients(
     finally:
         for handle in handles:
             handle.remove()
-
-
-@contextmanager
-def _no_warnings() -> Iterator[None]:
-    import logging
-    import warnings
-
-    # Fake tensors log the traceback of an operator that fails; here it becomes a sentence.
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    was_disabled = log.disabled
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        log.disabled = True
-        try:
-            yield
-        finally:
-            log.disabled = was_disabled
 
 
 @contextmanager

@@ -9,8 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from paceline.steps.capture import Call, Capture, GradientReady, StepMemory
+from paceline.steps.capture import Capture, GradientReady, StepMemory
 from paceline.steps.kernel import Kernel
+from paceline.steps.recorder import Call
 
 FORMAT = "paceline-capture"
 VERSION = 1
