@@ -1,0 +1,147 @@
+"""Traces: who did what and when, as files for Perfetto (ui.perfetto.dev) and chrome://tracing.
+
+Measured and predicted runs are written in this one format, so that they can be laid over each
+other. It is Chrome's trace-event format: a process for each worker, a thread for each track.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.cluster.units import format_size
+
+TRACKS = ("step", "compute", "world", "node", "across", "background")
+"""The tracks of a worker, from top to bottom: what it computes, its teams, work beside."""
+
+_FORMAT = "paceline-trace-1"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Something that a worker (its rank in the world) did from one moment to another."""
+
+    worker: int
+    track: str
+    name: str
+    start_s: float
+    end_s: float
+
+
+def collective_name(kind: str, num_bytes: int) -> str:
+    """What a collective is called in a trace: ``"all_reduce 25 MB"``."""
+    return f"{kind} {format_size(num_bytes)}"
+
+
+def check_trace_path(path: str | Path) -> Path:
+    """Refuse a name that viewers would not open."""
+    if not str(path).endswith((".json", ".json.gz")):
+        raise ValueError(f"the trace {str(path)!r} must have a name that ends in .json or .json.gz")
+    return Path(path)
+
+
+def write_trace(
+    path: str | Path, spans: Iterable[Span], *, worker_names: Mapping[int, str], title: str
+) -> None:
+    """Write spans to ``path``, compressed if it ends in ``.gz``. Times are kept to a microsecond.
+
+    ``worker_names`` has a name for each worker, by its rank in the world.
+    """
+    target = check_trace_path(path)
+    by_worker: dict[int, list[Span]] = {worker: [] for worker in sorted(worker_names)}
+    for span in spans:
+        by_worker[span.worker].append(span)
+    content = {
+        "traceEvents": [
+            event
+            for worker, own in by_worker.items()
+            for event in _events_of_worker(worker, worker_names[worker], own)
+        ],
+        "displayTimeUnit": "ms",
+        "otherData": {"title": title, "format": _FORMAT},
+    }
+    data = json.dumps(content).encode()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(gzip.compress(data) if target.suffix == ".gz" else data)
+
+
+def read_trace(path: str | Path) -> tuple[list[Span], dict[int, str]]:
+    """The spans of a file that :func:`write_trace` wrote, by worker and track, and the names."""
+    target = check_trace_path(path)
+    data = target.read_bytes()
+    content = json.loads(gzip.decompress(data) if target.suffix == ".gz" else data)
+    if content.get("otherData", {}).get("format") != _FORMAT:
+        raise ValueError(f"{target} is not a trace that paceline wrote (format {_FORMAT})")
+    events = content["traceEvents"]
+    spans = [
+        Span(
+            worker=event["pid"] - 1,
+            track=event["cat"],
+            name=event["name"],
+            start_s=event["ts"] / 1e6,
+            end_s=(event["ts"] + event["dur"]) / 1e6,
+        )
+        for event in events
+        if event["ph"] == "X"
+    ]
+    names = {e["pid"] - 1: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    return spans, names
+
+
+def _events_of_worker(worker: int, name: str, spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
+    # Viewers take process 0 for the idle one, and a thread with its process's number for the main
+    # one, which they move to the top.
+    pid = worker + 1
+    yield _metadata("process_name", pid, 0, name=name)
+    yield _metadata("process_sort_index", pid, 0, sort_index=worker)
+    lanes = _lanes(spans)
+    for place, (label, own) in enumerate(lanes):
+        tid = 1000 * pid + place
+        yield _metadata("thread_name", pid, tid, name=label)
+        yield _metadata("thread_sort_index", pid, tid, sort_index=place)
+        for span in own:
+            start_us, end_us = _microseconds(span)
+            yield {
+                "ph": "X",
+                "cat": span.track,
+                "name": span.name,
+                "pid": pid,
+                "tid": tid,
+                "ts": start_us,
+                "dur": end_us - start_us,
+            }
+
+
+def _metadata(kind: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": args}
+
+
+def _lanes(spans: Iterable[Span]) -> list[tuple[str, list[Span]]]:
+    """Spans that do not overlap, with a label: viewers drop what overlaps on one thread."""
+    lanes: dict[str, list[list[Span]]] = {track: [[]] for track in TRACKS}
+    for span in sorted(spans, key=_microseconds):
+        of_track = lanes[span.track]
+        free = (lane for lane in of_track if not lane or _follows(span, lane[-1]))
+        lane = next(free, None)
+        if lane is None:
+            lane = []
+            of_track.append(lane)
+        lane.append(span)
+    return [
+        (track if number == 1 else f"{track} ({number})", lane)
+        for track, of_track in lanes.items()
+        for number, lane in enumerate(of_track, start=1)
+    ]
+
+
+def _follows(span: Span, before: Span) -> bool:
+    return _microseconds(span)[0] >= _microseconds(before)[1]
+
+
+def _microseconds(span: Span) -> tuple[int, int]:
+    # Whole ones: viewers cut fractions off, and neighbours would overlap by a nanosecond.
+    return round(span.start_s * 1e6), round(span.end_s * 1e6)
