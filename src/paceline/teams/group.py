@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 
@@ -22,8 +25,9 @@ _REDUCE_OPS = {
 class WorkPending(Pending):
     """A ``torch.distributed`` work handle."""
 
-    def __init__(self, work: dist.Work | None) -> None:
+    def __init__(self, work: dist.Work | None, *, is_on_host: bool = False) -> None:
         self._work = work
+        self._is_on_host = is_on_host
 
     def wait(self) -> None:
         """Block until the work is done (on CUDA: until the stream knows to wait for it)."""
@@ -34,6 +38,14 @@ class WorkPending(Pending):
     def done(self) -> bool:
         """Whether the work is done."""
         return self._work is None or self._work.is_completed()
+
+    def call_when_done(self, call: Callable[[], None]) -> None:
+        """Call a function when the work is done, if the host does it: CUDA's is only queued."""
+        if self._work is None or not self._is_on_host:
+            return
+        # Messages, for one, do not offer this; torch says so only when asked.
+        with contextlib.suppress(RuntimeError):
+            self._work.get_future().add_done_callback(lambda _: call())
 
 
 class StagedPending(Pending):
@@ -82,7 +94,7 @@ class GroupTeam(Team):
 
     def _pending(self, tensor: torch.Tensor, work: dist.Work | None) -> Pending:
         self._bytes_handed += tensor.nbytes
-        return WorkPending(work)
+        return WorkPending(work, is_on_host=tensor.device.type == "cpu")
 
     def all_reduce(self, tensor: torch.Tensor, op: Op = "sum") -> Pending:
         """Combine the members' tensors in place.

@@ -7,6 +7,7 @@ trains; a virtual team tells what the same program would cost.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -24,6 +25,12 @@ class Pending(ABC):
     @abstractmethod
     def done(self) -> bool:
         """Whether :meth:`wait` would return at once."""
+
+    def call_when_done(self, call: Callable[[], None]) -> None:  # noqa: B027
+        """Call a function, on any thread, at the moment the result is there.
+
+        Never, if what carries the team cannot tell that moment.
+        """
 
 
 class Team(ABC):
