@@ -13,9 +13,11 @@ from torch.optim import Optimizer
 from paceline.strategies import Strategy, make_strategy
 from paceline.strategies.replica import BufferMode
 from paceline.teams import Workers, find_workers
+from paceline.teams.traced import traced_workers
 from paceline.train.idle import IdlePace
 from paceline.train.monitor import Monitor
 from paceline.train.pace import Pace
+from paceline.train.tracer import Tracer
 
 
 def attach(
@@ -28,6 +30,8 @@ def attach(
     metric: Callable[[], float] | None = None,
     report_every: int = 100,
     tensorboard: str | Path | None = None,
+    trace: str | Path | None = None,
+    trace_steps: tuple[int, int] = (10, 30),
     enabled: bool = True,
     **options: Any,
 ) -> Pace:
@@ -45,6 +49,10 @@ def attach(
         metric: Called every ``report_every`` steps instead of ``pace.report``.
         report_every: Steps between calls of ``metric``.
         tensorboard: A folder for TensorBoard; the first worker writes.
+        trace: A file, ``.json`` or ``.json.gz``, for Perfetto: what every worker computed,
+            communicated and waited for. The first worker writes it at ``pace.finish()``.
+        trace_steps: The first step to trace, counted from 0 at this call, and the one after the
+            last.
         enabled: ``False`` makes everything a no-op, so that one script serves both.
         **options: The strategy's options.
 
@@ -56,8 +64,11 @@ def attach(
     if report_every < 1:
         raise ValueError(f"report_every={report_every} must be at least 1")
     chosen = make_strategy(strategy, **options)
+    tracer = None if trace is None else Tracer(trace, trace_steps)
     if not isinstance(workers, Workers):
         workers = find_workers(workers)
+    if tracer is not None:
+        workers = traced_workers(workers, tracer)
     return Pace(
         model,
         optimizer,
@@ -67,4 +78,5 @@ def attach(
         metric=metric,
         report_every=report_every,
         monitor=Monitor(tensorboard if workers.world.rank == 0 else None),
+        tracer=tracer,
     )

@@ -19,6 +19,7 @@ from paceline.teams import Pending, Workers
 from paceline.train.buckets import Buckets
 from paceline.train.monitor import Monitor
 from paceline.train.stats import Stats, StepTimes
+from paceline.train.tracer import Tracer
 
 _CHECKPOINT_VERSION = 1
 
@@ -37,6 +38,7 @@ class Pace:
         metric: Callable[[], float] | None,
         report_every: int,
         monitor: Monitor,
+        tracer: Tracer | None,
     ) -> None:
         self.strategy = strategy
         self.workers = workers
@@ -46,6 +48,7 @@ class Pace:
         self._metric = metric
         self._report_every = report_every
         self._monitor = monitor
+        self._tracer = tracer
         self._is_accumulating = False
         self._is_backward_open = False
         self._awaits_step = False
@@ -55,6 +58,8 @@ class Pace:
         make_equal(model, workers)
         strategy.start(replica, workers)
         self._buckets = Buckets(replica.parameters, strategy.bucket_ready)
+        if tracer is not None:
+            tracer.start(workers)
         self._step_start_s = workers.clock()
         self._counted = (strategy.waiting_s, strategy.merging_s)
         self._handles: list[RemovableHandle] = [
@@ -106,9 +111,22 @@ class Pace:
         if self._awaits_step:
             self._finish_step()
         if not self._is_finished:
-            self.strategy.finish()
+            self._finish_training()
             self._is_finished = True
         self._monitor.flush()
+
+    def _finish_training(self) -> None:
+        if self._tracer is None:
+            self.strategy.finish()
+            return
+        self._tracer.close()
+        # An exchange that is still under way ends in here, and its span with it.
+        self.strategy.finish()
+        self._tracer.write(
+            self.workers,
+            title=f"{type(self.strategy).__name__} on {self.workers.world.size} workers, measured",
+            device=self.strategy.replica.device,
+        )
 
     def detach(self) -> None:
         """Remove all hooks; model and optimizer are as before, and so is the class of both."""
@@ -174,6 +192,7 @@ class Pace:
         assert isinstance(parameter, nn.Parameter)
         if not self._is_backward_open:
             self._is_backward_open = True
+            self._enter("backward")
             self._was_step_skipped = self._awaits_step and self._buckets.are_spent(
                 arrived=parameter
             )
@@ -191,6 +210,7 @@ class Pace:
             self._finish_step()
         self.strategy.gradients_ready()
         self._awaits_step = True
+        self._enter("optimizer")
 
     def _wait(self, pending: Pending) -> None:
         self.strategy.wait(pending)
@@ -217,10 +237,15 @@ class Pace:
     def _finish_step(self) -> None:
         self._awaits_step = False
         self._is_finished = False
+        self._enter("merge")
         self.strategy.after_step()
         self._count_step()
         if self._metric is not None and self.strategy.step % self._report_every == 0:
             self.report(self._metric())
+
+    def _enter(self, phase: str) -> None:
+        if self._tracer is not None:
+            self._tracer.enter(phase)
 
     def _count_step(self) -> None:
         now_s = self.workers.clock()
@@ -232,6 +257,8 @@ class Pace:
         )
         self._step_start_s, self._counted = now_s, (waited_s, merged_s)
         self.stats.steps.append(times)
+        if self._tracer is not None:
+            self._tracer.end_step(self.stats.num_steps)
         self.stats.status = self.strategy.status()
         workers = self.workers
         self.stats.bytes_by_team = {
