@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
+from torch import nn
 
 from paceline.cluster.device import Precision
+from paceline.kernels import neighbours
 from paceline.kernels.family import FAMILIES, bytes_of, family_of, flop_of
 from paceline.kernels.measure import make_plan
-from paceline.kernels.neighbours import neighbour_kernels
+from paceline.kernels.neighbours import draw_neighbours
 from paceline.kernels.plan import PlanSettings
 from paceline.kernels.profile import Profile, load_profile
 from paceline.steps import capture_step, zoo_step
@@ -77,12 +80,12 @@ def test_an_early_end_has_seen_all_kinds(plan: Profile) -> None:
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
 def test_neighbours_are_reproducible_and_known(precision: Precision) -> None:
     def draw(seed: int) -> list[str]:
-        found = neighbour_kernels(random.Random(seed), precision, 30)
-        return [repr(kernel) for kernel in found]
+        found = draw_neighbours(random.Random(seed), precision, 30)
+        return [repr(kernel) for kernel in found.kernels]
 
     assert draw(1) == draw(1)
     assert draw(1) != draw(2)
-    kernels = list(neighbour_kernels(random.Random(3), precision, 60))
+    kernels = draw_neighbours(random.Random(3), precision, 60).kernels
     unknown = {kernel.op for kernel in kernels if family_of(kernel) is None}
     assert unknown == set()
     assert {"convolution", "matmul"} <= {family_of(kernel) for kernel in kernels}
@@ -93,7 +96,46 @@ def test_neighbours_are_reproducible_and_known(precision: Precision) -> None:
 
 
 def test_a_good_part_of_the_convolutions_is_channels_last() -> None:
-    kernels = neighbour_kernels(random.Random(5), "bf16", 150)
+    kernels = draw_neighbours(random.Random(5), "bf16", 150).kernels
     images = [k.operands[1] for k in kernels if k.op == "convolution_backward_weight"]
     share = sum(each.is_channels_last for each in images) / len(images)
     assert 0.15 < share < 0.6
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_few_random_modules_of_any_kind_are_dropped(precision: Precision) -> None:
+    """A kind that is dropped often has a fault of its own, not sizes that happen not to fit."""
+    drawn = draw_neighbours(random.Random(11), precision, 400)
+    assert sum(drawn.tried.values()) == 400
+    assert len(drawn.tried) >= 15
+    shares = {kind: drawn.dropped[kind] / tries for kind, tries in drawn.tried.items()}
+    assert max(shares.values()) <= 1 / 3, shares
+
+
+def test_what_does_not_fit_is_counted_and_the_rest_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wide(rng: random.Random) -> None:
+        nn.Conv2d(3, 8, 9 if rng.random() < 0.5 else 3)(torch.empty(1, 3, 4, 4))
+
+    monkeypatch.setattr(neighbours, "_CASES", ((wide, 1),))
+    drawn = draw_neighbours(random.Random(0), "fp32", 40)
+    assert drawn.tried == {"wide": 40}
+    assert 10 < drawn.dropped["wide"] < 30
+    run = sum(kernel.op == "convolution" for kernel in drawn.kernels)
+    assert run == 40 - drawn.dropped["wide"]
+
+
+def test_a_mistake_in_a_random_module_is_not_taken_for_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(rng: random.Random) -> None:
+        raise ValueError("a mistake")
+
+    monkeypatch.setattr(neighbours, "_CASES", ((broken, 1),))
+    with pytest.raises(ValueError, match="a mistake"):
+        draw_neighbours(random.Random(0), "fp32", 1)
+
+
+def test_the_profile_says_how_many_random_modules_were_dropped(plan: Profile) -> None:
+    counts = plan.facts["neighbours"]
+    assert sum(counts["tried"].values()) == 80
+    assert set(counts["dropped"]) <= set(counts["tried"])

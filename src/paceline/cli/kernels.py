@@ -98,6 +98,10 @@ def _summarise(profile: object, out: Path, *, as_json: bool) -> None:
         table.add_row(family, str(measured[family]), str(planned[family]))
     table.add_row("all", str(sum(measured.values())), str(sum(planned.values())), style="bold")
     frame.console().print(table)
+    neighbours = profile.facts.get("neighbours", {"tried": {}, "dropped": {}})
+    for kind, dropped in neighbours["dropped"].items():
+        tried = neighbours["tried"][kind]
+        sys.stderr.write(f"{kind}: {dropped} of {tried} random modules had sizes that do not fit\n")
     for op, problem in profile.facts.get("failed", {}).items():
         sys.stderr.write(f"{op} could not be measured here: {problem}\n")
     sys.stdout.write(f"written to {out}\n")

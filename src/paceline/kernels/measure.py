@@ -37,8 +37,10 @@ def make_plan(
     def progress(share: float) -> None:
         report("capturing networks", round(share * 1000), 1000)
 
-    sources = plan_kernels(settings, progress=progress, num_processes=num_processes)
-    profile = Profile(timings={kernel: Timing(None, 0, each) for kernel, each in sources.items()})
+    plan = plan_kernels(settings, progress=progress, num_processes=num_processes)
+    facts = {"neighbours": {"tried": dict(plan.tried), "dropped": dict(plan.dropped)}}
+    timings = {kernel: Timing(None, 0, each) for kernel, each in plan.sources.items()}
+    profile = Profile(facts, timings)
     profile.save(path)
     return profile
 

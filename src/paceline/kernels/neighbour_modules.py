@@ -121,7 +121,7 @@ def _activation_shape(rng: random.Random) -> Tensor:
 _ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (
     functional.relu,
     functional.relu,
-    lambda x: functional.relu(x, inplace=True),
+    lambda x: functional.relu(x * 1.0, inplace=True),  # autograd forbids it on a leaf's view
     functional.gelu,
     lambda x: functional.gelu(x, approximate="tanh"),
     functional.silu,

@@ -7,7 +7,9 @@ exactly the arguments that PyTorch would give them.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from paceline.cluster.device import Precision
 from paceline.kernels import neighbour_convolutions as convolutions
@@ -18,18 +20,32 @@ from paceline.steps.recorder import recording
 Case = Callable[[random.Random], None]
 
 
-def neighbour_kernels(rng: random.Random, precision: Precision, num_cases: int) -> Iterator[Kernel]:
+@dataclass(frozen=True)
+class Neighbours:
+    """What random modules ran, and how many of them did not run."""
+
+    kernels: list[Kernel] = field(default_factory=list)
+    tried: Counter[str] = field(default_factory=Counter)
+    """Modules by kind."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Those of them whose sizes did not fit together, such as a window larger than its image."""
+
+
+def draw_neighbours(rng: random.Random, precision: Precision, num_cases: int) -> Neighbours:
     """The kernels of ``num_cases`` random small modules in one precision."""
     cases, weights = zip(*_CASES, strict=True)
+    found = Neighbours()
     with recording(precision) as calls:
         for case in rng.choices(cases, weights, k=num_cases):
             calls.clear()
+            found.tried[case.__name__] += 1
             try:
                 case(rng)
-            except (RuntimeError, ValueError, MemoryError):
-                continue  # sizes that do not fit together, such as a window larger than its image
-            for call in calls:
-                yield from call.kernels
+            except RuntimeError:  # what PyTorch raises for sizes
+                found.dropped[case.__name__] += 1
+                continue
+            found.kernels.extend(kernel for call in calls for kernel in call.kernels)
+    return found
 
 
 _CASES: tuple[tuple[Case, float], ...] = (

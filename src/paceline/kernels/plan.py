@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import Literal
 
@@ -14,7 +14,7 @@ import torch
 
 from paceline.cluster.device import Precision
 from paceline.kernels.family import bytes_of, family_of, flop_of
-from paceline.kernels.neighbours import neighbour_kernels
+from paceline.kernels.neighbours import draw_neighbours
 from paceline.steps import Kernel, capture_step, zoo_step
 from paceline.steps.step import MemoryFormat
 from paceline.zoo import model_names, zoo_entry
@@ -58,25 +58,50 @@ CPU_PLAN = PlanSettings(
 _Job = tuple[Literal["zoo", "neighbours"], str, int, Precision, MemoryFormat]
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What to measure."""
+
+    sources: dict[Kernel, tuple[str, ...]]
+    """The kernels in random order, each with the networks that it came from."""
+    tried: Counter[str]
+    """Random modules by kind."""
+    dropped: Counter[str]
+    """Those of them whose sizes did not fit together."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What one job found: kernels of a network, or of no network."""
+
+    kernels: list[Kernel]
+    source: str = ""
+    tried: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+
 def plan_kernels(
     settings: PlanSettings,
     *,
     progress: Callable[[float], None] = lambda share: None,
     num_processes: int = 1,
-) -> dict[Kernel, tuple[str, ...]]:
-    """The kernels to measure, in random order, each with the networks that it came from."""
+) -> Plan:
+    """Capture the zoo and draw neighbours."""
     sources: dict[Kernel, set[str]] = {}
+    tried: Counter[str] = Counter()
+    dropped: Counter[str] = Counter()
     jobs = list(_jobs(settings))
     for done, found in enumerate(_run(jobs, settings.seed, num_processes), start=1):
-        for kernel, source in found:
+        for kernel in found.kernels:
             if _is_wanted(kernel, settings):
-                sources.setdefault(kernel, set()).update({source} if source else set())
+                sources.setdefault(kernel, set()).update({found.source} - {""})
+        tried.update(found.tried)
+        dropped.update(found.dropped)
         progress(done / len(jobs))
     kernels = sorted(sources, key=lambda kernel: (kernel.op, repr(kernel.args)))
     random.Random(settings.seed).shuffle(kernels)  # a budget that ends early has seen all kinds
-    return {
-        kernel: tuple(sorted(sources[kernel])) for kernel in _thinned(kernels, sources, settings)
-    }
+    chosen = _thinned(kernels, sources, settings)
+    return Plan({kernel: tuple(sorted(sources[kernel])) for kernel in chosen}, tried, dropped)
 
 
 def _thinned(
@@ -110,7 +135,7 @@ def _jobs(settings: PlanSettings) -> Iterator[_Job]:
             yield "neighbours", str(chunk), count // 8, precision, "contiguous"
 
 
-def _run(jobs: Sequence[_Job], seed: int, num_processes: int) -> Iterable[list[tuple[Kernel, str]]]:
+def _run(jobs: Sequence[_Job], seed: int, num_processes: int) -> Iterable[_Found]:
     if num_processes == 1:
         yield from (_run_job(job, seed) for job in jobs)
         return
@@ -120,15 +145,15 @@ def _run(jobs: Sequence[_Job], seed: int, num_processes: int) -> Iterable[list[t
             yield future.result()
 
 
-def _run_job(job: _Job, seed: int) -> list[tuple[Kernel, str]]:
+def _run_job(job: _Job, seed: int) -> _Found:
     kind, name, count, precision, memory_format = job
     if kind == "zoo":
         step = zoo_step(name, batch=count, precision=precision, memory_format=memory_format)
-        return [(kernel, name) for kernel in dict.fromkeys(capture_step(step).kernels())]
+        return _Found(list(dict.fromkeys(capture_step(step).kernels())), name)
     torch.manual_seed(seed)
-    rng = random.Random(f"{seed} {name} {precision}")
-    found = neighbour_kernels(rng, precision, count)
-    return [(kernel, "") for kernel in dict.fromkeys(found) if kernel.op not in _INITIAL]
+    drawn = draw_neighbours(random.Random(f"{seed} {name} {precision}"), precision, count)
+    kernels = [kernel for kernel in dict.fromkeys(drawn.kernels) if kernel.op not in _INITIAL]
+    return _Found(kernels, tried=drawn.tried, dropped=drawn.dropped)
 
 
 def _is_wanted(kernel: Kernel, settings: PlanSettings) -> bool:
