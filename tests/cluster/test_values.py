@@ -162,5 +162,6 @@ def test_to_dict_is_plain_json_in_base_units() -> None:
         "bandwidth_bytes_per_s": 1e9,
         "shared": True,
         "half_bytes": 0,
+        "interference": 0.0,
         "source": "",
     }

@@ -1,33 +1,26 @@
-"""Playing recorded programs: small cases whose times can be said by hand."""
+"""Playing programs: small cases whose times can be said by hand."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
-from paceline.rehearse.play import Costs, play
+from paceline.collectives import Numbers
+from paceline.rehearse.play import NodeRules, Played, Role, play
+from paceline.rehearse.program import Prices, Program, make_programs
 from paceline.rehearse.recording import Recording, Replay
+from paceline.rehearse.straggler import slowest_of
 from paceline.steps import Call
-from paceline.teams.virtual import Await, Begin, Beside, Pause
+from paceline.teams.virtual import Ask, Await, Begin, Beside, Pause
 
 ALL_REDUCE_S = 10.0
 
 
-def costs(
-    host_s: list[float], device_s: list[float], *, serial: bool, calls: dict[str, float]
-) -> Costs:
-    def collective(team: str, kind: str, num_bytes: int, at_once: int) -> float:
-        return ALL_REDUCE_S * num_bytes * (at_once if team == "across" else 1)
-
-    return Costs(
-        host_s=np.array(host_s),
-        device_s=np.array(device_s),
-        call=lambda call: (0.0, calls[call.op]),
-        collective=collective,
-        serial=serial,
-    )
+def collective(team: str, kind: str, num_bytes: int, at_once: int) -> Numbers:
+    return ALL_REDUCE_S * num_bytes * (at_once if team == "across" else 1)
 
 
 def program(*steps: list[Any]) -> Recording:
@@ -46,60 +39,178 @@ def world(ticket: int, num_bytes: int = 1) -> Begin:
     return Begin(ticket, "world", "all_reduce", num_bytes)
 
 
+def priced(
+    recordings: list[Recording],
+    *,
+    host_s: Any = (),
+    device_s: Any = (),
+    serial: bool = True,
+    **calls: float,
+) -> list[Program]:
+    prices = Prices(
+        host_s=np.array(host_s, dtype=float),
+        device_s=np.array(device_s, dtype=float),
+        num_forward=1,
+        call=lambda call: (0.0, calls[call.op]),
+        serial=serial,
+    )
+    return make_programs(recordings, prices)
+
+
+def play_node(recordings: list[Recording], *, serial: bool = True, **given: Any) -> Played:
+    """One node's workers, all of them played."""
+    rules = {key: given.pop(key) for key in ("interference", "jitter") if key in given}
+    programs = priced(recordings, serial=serial, **given)
+    own = NodeRules(workers=len(programs), serial=serial, collective=collective, **rules)
+    return play([Role(program=p, rules=own, index=i) for i, p in enumerate(programs)])
+
+
 def test_a_collective_begins_when_its_last_member_arrives() -> None:
     quick = program([call("quick"), world(1), Await(1)])
     slow = program([call("slow"), world(1), Await(1)])
-    played = play([quick, slow], costs([], [], serial=True, calls={"quick": 1.0, "slow": 5.0}))
+    played = play_node([quick, slow], quick=1.0, slow=5.0)
     assert played.ends_s.tolist() == [[15.0], [15.0]]
 
 
 def test_what_is_waited_for_later_is_hidden() -> None:
     events = [Replay(0, 1), world(1), Replay(1, 2), Await(1)]
-    played = play([program(events)] * 2, costs([0, 0], [3.0, 8.0], serial=False, calls={}))
+    both = [program(events)] * 2
+    played = play_node(both, host_s=[0, 0], device_s=[3.0, 8.0], serial=False)
     assert played.ends_s.max() == 13.0  # 3 + 10: the other 8 seconds of work are behind it
-    played = play([program(events)] * 2, costs([0, 0], [3.0, 12.0], serial=False, calls={}))
+    played = play_node(both, host_s=[0, 0], device_s=[3.0, 12.0], serial=False)
     assert played.ends_s.max() == 15.0
+
+
+def test_communication_under_way_takes_speed_from_computing() -> None:
+    events = [Replay(0, 1), world(1), Replay(1, 2), Await(1)]
+    for work_s, end_s in ((4.0, 13.0), (8.0, 15.0), (2.0, 13.0)):
+        # From 3 to 13 computing has 80 % of its speed: 8 seconds of work take until 13.
+        played = play_node(
+            [program(events)], host_s=[0, 0], device_s=[3.0, work_s], interference={"world": 0.2}
+        )
+        expected = max(13.0, 3 + work_s / 0.8 if work_s <= 8 else 13 + work_s - 8)
+        assert played.ends_s.max() == pytest.approx(expected), end_s
+    played = play_node(
+        [program(events)], host_s=[0, 0], device_s=[3.0, 12.0], interference={"world": 0.2}
+    )
+    assert played.ends_s.max() == pytest.approx(17.0)
 
 
 def test_a_team_does_one_collective_at_a_time() -> None:
     events = [world(1), world(2), Await(1), Await(2)]
-    played = play([program(events)] * 2, costs([], [], serial=True, calls={}))
+    played = play_node([program(events)] * 2)
     assert played.ends_s.max() == 2 * ALL_REDUCE_S
 
 
 def test_a_slow_host_holds_up_the_device() -> None:
-    events = [Replay(0, 3)]
-    played = play([program(events)], costs([4.0] * 3, [1.0] * 3, serial=False, calls={}))
+    events = [program([Replay(0, 3)])]
+    played = play_node(events, host_s=[4.0] * 3, device_s=[1.0] * 3, serial=False)
     assert played.ends_s.max() == 13.0
-    played = play([program(events)], costs([1.0] * 3, [4.0] * 3, serial=False, calls={}))
+    played = play_node(events, host_s=[1.0] * 3, device_s=[4.0] * 3, serial=False)
     assert played.ends_s.max() == 13.0
-    played = play([program(events)], costs([1.0] * 3, [4.0] * 3, serial=True, calls={}))
+    played = play_node(events, host_s=[1.0] * 3, device_s=[4.0] * 3, serial=True)
     assert played.ends_s.max() == 15.0
+
+
+def test_stretches_of_calls_take_what_the_calls_take_one_by_one() -> None:
+    rng = np.random.default_rng(3)
+    host_s, device_s = rng.uniform(0, 1, 40), rng.uniform(0, 1, 40) * (rng.uniform(0, 1, 40) < 0.7)
+    ends = []
+    for cuts in ([0, 40], [0, 7, 11, 12, 30, 40], list(range(41))):
+        events = [Replay(a, b) for a, b in pairwise(cuts)]
+        # A name change ends a stretch; a collective of nobody else would do the same.
+        ends.append(
+            play_node([program(events)], host_s=host_s, device_s=device_s, serial=False).ends_s
+        )
+    host, device = 0.0, 0.0
+    for issue_s, work_s in zip(host_s, device_s, strict=True):
+        host += issue_s
+        device = max(device, host) + work_s
+    for end in ends:
+        assert float(np.max(end)) == pytest.approx(max(host, device))
 
 
 def test_background_work_runs_beside_and_in_order() -> None:
     beside = (Begin(11, "across", "all_reduce", 1), Await(11), Pause(2.0))
     again = (Begin(12, "across", "all_reduce", 1), Await(12))
     first = [call("work"), Beside(1, beside), Beside(2, again), call("work")]
-    played = play(
-        [program(first, [Await(2), call("work")])],
-        costs([], [], serial=True, calls={"work": 5.0}),
-    )
+    played = play_node([program(first, [Await(2), call("work")])], work=5.0)
     # Begun at 5, over at 15, paused until 17, the second over at 27; the first step ends at 10.
     assert played.ends_s.tolist() == [[10.0, 32.0]]
 
 
+def test_who_is_told_too_early_is_found_out() -> None:
+    beside = Beside(1, (Begin(11, "across", "all_reduce", 1), Await(11)))
+    for wait_s, premature in ((9.0, True), (11.0, False)):
+        played = play_node([program([beside, call("work"), Ask(1, True)])], work=wait_s)
+        assert bool(played.premature) is premature
+        played = play_node([program([beside, call("work"), Ask(1, False)])], work=wait_s)
+        assert not played.premature
+
+
 def test_workers_that_talk_across_at_once_share_the_card() -> None:
     events = [Begin(1, "across", "all_reduce", 1), Await(1)]
-    both = play([program(events)] * 2, costs([], [], serial=True, calls={}))
+    both = play_node([program(events)] * 2)
     assert both.ends_s.max() == 2 * ALL_REDUCE_S
-    one = play([program(events), program([])], costs([], [], serial=True, calls={}))
+    one = play_node([program(events), program([])])
     assert one.ends_s.max() == ALL_REDUCE_S
+
+
+def test_nodes_that_differ_wait_for_the_slower() -> None:
+    events = program([call("work"), world(1), Await(1), Begin(2, "node", "all_reduce", 1)])
+    roles = [
+        Role(
+            program=priced([events], work=work_s)[0],
+            rules=NodeRules(workers=1, serial=True, collective=collective),
+            node_kind=kind,
+        )
+        for kind, work_s in enumerate((1.0, 4.0))
+    ]
+    assert play(roles).ends_s.tolist() == [[14.0], [14.0]]
+
+
+def test_many_plays_at_once_are_the_single_ones() -> None:
+    events = [
+        Replay(0, 2), world(1), Replay(2, 4), Await(1), call("work"),
+        Beside(2, (Begin(3, "across", "all_reduce", 2), Await(3))), Replay(0, 4), Await(2),
+    ]  # fmt: skip
+    rng = np.random.default_rng(4)
+    device_s = rng.uniform(0, 9, (5, 4))
+    given: dict[str, Any] = {"host_s": [1.0] * 4, "work": 2.0, "interference": {"world": 0.3}}
+    together = play_node([program(events)], device_s=device_s, **given).ends_s
+    for place in range(5):
+        alone = play_node([program(events)], device_s=device_s[place], **given).ends_s
+        assert together[..., place] == pytest.approx(alone)
+
+
+@pytest.mark.parametrize(("count", "mean"), [(2, 0.56419), (10, 1.53875), (1000, 3.24144)])
+def test_the_slowest_of_many(count: int, mean: float) -> None:
+    assert slowest_of(count)[0] == pytest.approx(mean, abs=1e-4)  # David & Nagaraja's tables
+    draws = np.random.default_rng(5).standard_normal((20000, count if count < 100 else 1)).max(1)
+    if count < 100:
+        assert slowest_of(count)[1] == pytest.approx(draws.var(), rel=0.05)
+
+
+def test_a_synchronous_step_takes_as_long_as_the_slowest_worker() -> None:
+    steps = [[call("work"), world(2 * n), Await(2 * n)] for n in range(1, 5)]
+    one = priced([program(*steps)], work=10.0)[0]
+    rules = NodeRules(workers=4, nodes=8, serial=True, collective=collective, jitter=0.05)
+    ends = play([Role(program=one, rules=rules)]).ends_s[0]
+    rng = np.random.default_rng(6)
+    drawn = rng.normal(10.0, 0.5, (20000, 8, 4)).max(axis=(1, 2)).mean()
+    # The slowest of the nodes' slowest is not quite normal: a hundredth of a second in ten.
+    assert np.diff(ends).mean() == pytest.approx(drawn + ALL_REDUCE_S, abs=0.05)
+
+
+def test_who_meets_rarely_waits_less() -> None:
+    steps = [[call("work")] for _ in range(15)] + [[call("work"), world(1), Await(1)]]
+    one = priced([program(*steps)], work=10.0)[0]
+    rules = NodeRules(workers=1, nodes=16, serial=True, collective=collective, jitter=0.1)
+    end = float(play([Role(program=one, rules=rules)]).ends_s.max())
+    drawn = np.random.default_rng(7).normal(10, 1, (20000, 16, 16)).sum(axis=2).max(axis=1).mean()
+    assert end - ALL_REDUCE_S == pytest.approx(drawn, rel=0.002)
 
 
 def test_programs_that_never_meet_are_found_out() -> None:
     with pytest.raises(AssertionError, match="wait for each other"):
-        play(
-            [program([world(1), Await(1)]), program([call("work")])],
-            costs([], [], serial=True, calls={"work": 1.0}),
-        )
+        play_node([program([world(1), Await(1)]), program([call("work")])], work=1.0)

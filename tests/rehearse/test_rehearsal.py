@@ -24,7 +24,7 @@ from paceline.teams.virtual import Begin, Beside
 def begun(rehearsal: Rehearsal, worker: int, step: int) -> list[Begin]:
     """The collectives of a step, those of the background too."""
     found: list[Begin] = []
-    for event in rehearsal.recordings[worker].steps[step]:
+    for event in rehearsal.recordings(rehearsal.node_sizes[0])[worker].steps[step]:
         events = event.events if isinstance(event, Beside) else (event,)
         found += [each for each in events if isinstance(each, Begin)]
     return found
@@ -32,7 +32,7 @@ def begun(rehearsal: Rehearsal, worker: int, step: int) -> list[Begin]:
 
 def test_sync_reduces_every_gradient_once_a_step() -> None:
     step = zoo_step("small-cnn", batch=8)
-    rehearsal = rehearse(step, "sync", num_nodes=2, workers_per_node=2)
+    rehearsal = rehearse(step, "sync", node_sizes=(2, 2))
     parameters = sum(p.numel() for p in step.model.parameters())
     num_tensors = len(list(step.model.parameters()))
     statistics = sum(b.numel() for b in step.model.buffers() if b.is_floating_point())
@@ -47,11 +47,9 @@ def test_sync_reduces_every_gradient_once_a_step() -> None:
 
 def test_daso_takes_turns_across_and_in_the_background() -> None:
     step = zoo_step("small-cnn", batch=8)
-    rehearsal = rehearse(
-        step, "daso", num_nodes=4, workers_per_node=2, warmup_steps=0, period=2, delay=1
-    )
+    rehearsal = rehearse(step, "daso", node_sizes=(2,) * 4, warmup_steps=0, period=2, delay=1)
     talkers = []
-    for number in range(len(rehearsal.recordings[0].steps)):
+    for number in range(len(rehearsal.first.steps)):
         across = [
             worker
             for worker in range(2)
@@ -66,7 +64,7 @@ def test_a_slow_link_hurts_sync_and_not_daso() -> None:
     slow = load_cluster("local").with_link(100e6 / 8).with_workers(2).with_nodes(2)
     model = KernelModel(load_device("cpu-core"))
     times = {
-        name: rehearse(step, name, num_nodes=2, workers_per_node=2).time(slow, model).step_s
+        name: rehearse(step, name, node_sizes=(2, 2)).time(slow, model).step_s
         for name in ("sync", "daso")
     }
     assert times["sync"] > 2 * times["daso"]
@@ -117,7 +115,7 @@ def test_a_strategy_of_ones_own_trains_and_is_rehearsed(every_third: str) -> Non
         loss=lambda output, _: output.square().sum(),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
     )
-    rehearsal = rehearse(step, every_third, num_nodes=2, workers_per_node=1)
+    rehearsal = rehearse(step, every_third, node_sizes=(1, 1))
     talk = [len(begun(rehearsal, 0, number)) for number in range(6)]
     assert talk == [0, 0, 2, 0, 0, 2]
     assert sum(each.num_bytes for each in begun(rehearsal, 0, 2)) == 4 * (12 + 3)
@@ -127,7 +125,7 @@ def test_the_users_step_is_untouched() -> None:
     model = nn.Linear(4, 3)
     before = [parameter.clone() for parameter in model.parameters()]
     step = Step(model=model, inputs=torch.empty(5, 4), loss=lambda output, _: output.sum())
-    rehearse(step, "daso", num_nodes=2, workers_per_node=1, capture=capture_step(step))
+    rehearse(step, "daso", node_sizes=(1, 1), capture=capture_step(step))
     for parameter, old in zip(model.parameters(), before, strict=True):
         assert torch.equal(parameter, old)
         assert parameter.grad is None
@@ -136,4 +134,4 @@ def test_the_users_step_is_untouched() -> None:
 
 def test_a_bad_option_is_named() -> None:
     with pytest.raises(ValueError, match="perod"):
-        rehearse(zoo_step("mlp", batch=4), "daso", num_nodes=2, workers_per_node=1, perod=3)
+        rehearse(zoo_step("mlp", batch=4), "daso", node_sizes=(1, 1), perod=3)

@@ -6,6 +6,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from math import inf
 from pathlib import Path
 
 from paceline.cluster.cluster import Cluster
@@ -34,9 +35,11 @@ _NODE_KEYS = (
     "inside",
     "between",
     "price_per_hour",
+    "slowdown",
+    "jitter",
     "source",
 )
-_LINK_KEYS = ("latency", "bandwidth", "shared", "half_bandwidth_at", "source")
+_LINK_KEYS = ("latency", "bandwidth", "shared", "half_bandwidth_at", "interference", "source")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -119,6 +122,18 @@ def _read_node(node: Table, own_devices: Mapping[str, Device], cluster: Table) -
             (node if "between" in node else cluster).table("between", keys=_LINK_KEYS), shared=True
         ),
         price_per_hour=node.price("price_per_hour"),
+        slowdown=node.number(
+            "slowdown",
+            default=1.0,
+            is_right=lambda value: 0 < value < inf,
+            accepted="a number above 0 such as 1.5",
+        ),
+        jitter=node.number(
+            "jitter",
+            default=0.0,
+            is_right=lambda value: 0 <= value < inf,
+            accepted="a number from 0 on such as 0.05",
+        ),
         source=node.text("source", default=""),
     )
 
@@ -132,6 +147,12 @@ def _read_link(link: Table, *, shared: bool) -> Link:
             link.quantity("half_bandwidth_at", parse_size, example="64 KiB")
             if "half_bandwidth_at" in link
             else 0
+        ),
+        interference=link.number(
+            "interference",
+            default=0.0,
+            is_right=lambda value: 0 <= value < 1,
+            accepted="a number from 0 to below 1 such as 0.1",
         ),
         source=link.text("source", default=""),
     )
@@ -151,6 +172,10 @@ def _lines(cluster: Cluster) -> Iterator[str]:
         yield f"device = {_text(node.device.name)}"
         if node.price_per_hour is not None:
             yield f"price_per_hour = {float(node.price_per_hour)!r}"
+        if node.slowdown != 1.0:
+            yield f"slowdown = {node.slowdown!r}"
+        if node.jitter:
+            yield f"jitter = {node.jitter!r}"
         yield f"source = {_text(node.source)}"
         yield from _link_lines("node.inside", node.inside)
         yield from _link_lines("node.between", node.between)
@@ -174,6 +199,8 @@ def _link_lines(header: str, link: Link) -> Iterator[str]:
     yield f"shared = {'true' if link.shared else 'false'}"
     if link.half_bytes:
         yield f"half_bandwidth_at = {_text(write_size(link.half_bytes))}"
+    if link.interference:
+        yield f"interference = {link.interference!r}"
     yield f"source = {_text(link.source)}"
 
 

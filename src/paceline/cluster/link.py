@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.cluster.record import CountOrZero, NotNegative, Positive, Record
+from paceline.cluster.record import CountOrZero, NotNegative, Positive, Record, Share
 
 
 class Link(Record):
@@ -20,5 +20,8 @@ class Link(Record):
     half_bytes: CountOrZero = 0
     """The size of a message that gets half of the bandwidth; larger ones get more, and 0 means
     that all get the whole of it."""
+    interference: Share = 0.0
+    """The share of its speed that a worker's computing loses while a transfer is under way: cores
+    or memory that copy data, multiprocessors that add it up."""
     source: str = ""
     """Where the figures are from."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline.cluster.device import Device
 from paceline.cluster.link import Link
-from paceline.cluster.record import Count, Name, NotNegative, Record
+from paceline.cluster.record import Count, Name, NotNegative, Positive, Record
 
 
 class Node(Record):
@@ -20,5 +20,10 @@ class Node(Record):
     """From the node to the network, and so to the other nodes."""
     price_per_hour: NotNegative | None = None
     """US dollars for one node for one hour, however many of its workers are used."""
+    slowdown: Positive = 1.0
+    """How many times as long a worker computes as its device alone would: cores, memory or power
+    that workers share, or a machine that is slower than its kind."""
+    jitter: NotNegative = 0.0
+    """How much a worker's time for the same work varies: standard deviation over mean."""
     source: str = ""
     """Where the number of workers and the price are from."""

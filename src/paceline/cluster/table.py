@@ -69,6 +69,16 @@ class Table:
             raise self.error(key, f"has to be a number of US dollars such as 24.48, not {value!r}")
         return float(value)
 
+    def number(
+        self, key: str, *, default: float, is_right: Callable[[float], bool], accepted: str
+    ) -> float:
+        """A plain number of a certain range."""
+        value = self._values.get(key, default)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not is_right(value):
+            raise self.error(key, f"has to be {accepted}, not {value!r}")
+        return float(value)
+
     def quantity(self, key: str, parse: Callable[[object], T], *, example: str) -> T:
         """A text with a unit, read by one of the parsers of :mod:`paceline.cluster.units`."""
         value = self._get(key, None, f"a quantity with its unit, such as '{example}'")

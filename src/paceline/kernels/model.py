@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from paceline.kernels.workspace import Workspaces
 from paceline.steps.kernel import Kernel
 
 Origin = Literal["table", "mlp", "roofline"]
+Numbers: TypeAlias = float | npt.NDArray[np.float64]
 
 TABLE_UNCERTAINTY = 0.02
 """Of a measured kernel: how far the sum of a step's kernels is off the real step (H200)."""
@@ -82,6 +83,22 @@ class KernelModel:
             self._known.update(zip(members, self._predicted(family, members), strict=True))
         return [self._known[kernel] for kernel in kernels]
 
+    def seconds(
+        self, kernels: Sequence[Kernel], *, arithmetic: Numbers = 1.0, memory: Numbers = 1.0
+    ) -> npt.NDArray[np.float64]:
+        """Seconds of each kernel, along the last axis.
+
+        ``arithmetic`` and ``memory`` are how many times as fast the device's arithmetic and memory
+        are taken to be; arrays give as many answers, which go before the kernels' axis.
+        """
+        base = np.array([each.seconds for each in self.estimate(kernels)])
+        if np.all(np.equal(arithmetic, 1.0)) and np.all(np.equal(memory, 1.0)):
+            return base
+        flop = np.array([flop_of(kernel) for kernel in kernels], dtype=np.float64)
+        peak = np.array([peak_flops(kernel, self.device) for kernel in kernels])
+        faster = peak * np.asarray(arithmetic)[..., None]
+        return np.asarray(_carried_s(base, flop, peak, faster, np.asarray(memory)[..., None]))
+
     def _measured(self, kernel: Kernel) -> Estimate:
         timing = self.table[kernel]
         assert timing.seconds is not None
@@ -128,12 +145,25 @@ def carried_s(kernel: Kernel, seconds: float, measured_on: Device, device: Devic
     memory's bandwidth. It cannot pass under the arithmetic's roof, lowered to what good kernels
     reach. A slow multiplier shows more of its peak than a fast one, which waits for other things.
     """
-    work_s = max(seconds - LAUNCH_S, 0.0)
-    flop = flop_of(kernel)
-    shown = flop / peak_flops(kernel, measured_on) / work_s if work_s else 0.0
-    arithmetic_s = flop / peak_flops(kernel, device) / max(shown, GOOD_EFFICIENCY)
-    bandwidths = measured_on.memory_bandwidth_bytes_per_s / device.memory_bandwidth_bytes_per_s
-    return max(work_s * bandwidths, arithmetic_s) + min(seconds, LAUNCH_S)
+    return float(
+        _carried_s(
+            seconds,
+            flop_of(kernel),
+            peak_flops(kernel, measured_on),
+            peak_flops(kernel, device),
+            device.memory_bandwidth_bytes_per_s / measured_on.memory_bandwidth_bytes_per_s,
+        )
+    )
+
+
+def _carried_s(
+    seconds: Numbers, flop: Numbers, measured_flops: Numbers, flops: Numbers, memory: Numbers
+) -> Numbers:
+    """:func:`carried_s` for numbers or arrays; ``memory`` is the ratio of the bandwidths."""
+    work_s = np.maximum(seconds - LAUNCH_S, 0.0)
+    shown = flop / measured_flops / np.maximum(work_s, 1e-12)
+    arithmetic_s = flop / flops / np.maximum(shown, GOOD_EFFICIENCY)
+    return np.maximum(work_s / memory, arithmetic_s) + np.minimum(seconds, LAUNCH_S)
 
 
 def rooflines_s(kernels: Sequence[Kernel], device: Device) -> npt.NDArray[np.float64]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from paceline.collectives import Numbers
 from paceline.kernels.family import bytes_of, flop_of
 from paceline.kernels.model import Estimate, KernelModel, Origin
 from paceline.kernels.roofline import peak_flops
 from paceline.kernels.timeline import Seconds, Timeline, run_timeline
 from paceline.rehearse.prediction import Bottleneck
-from paceline.steps import Capture, Kernel
+from paceline.steps import Call, Capture, Kernel
 
 _ORIGINS: tuple[Origin, ...] = ("table", "mlp", "roofline")
 _SHARED_ERROR = 0.5  # errors of kernels are alike by half: a family that is off is off everywhere
@@ -22,8 +24,6 @@ class Compute:
     """One worker's step without any communication."""
 
     timeline: Timeline
-    device_calls_s: Seconds
-    """The device's seconds for every call."""
     memory_bytes: int
     method: dict[str, float]
     bottleneck: Bottleneck
@@ -31,24 +31,39 @@ class Compute:
     warnings: tuple[str, ...]
 
 
-def compute_cost(capture: Capture, model: KernelModel) -> Compute:
-    """Time a capture with a kernel model."""
+def compute_cost(capture: Capture, model: KernelModel, *, slowdown: float = 1.0) -> Compute:
+    """Time a capture with a kernel model, on a worker that is ``slowdown`` times slower."""
     kernels = list(capture.kernels())
     estimates = dict(zip(kernels, model.estimate(kernels), strict=True))
-    device_s = np.array(
-        [sum(estimates[kernel].seconds for kernel in call.kernels) for call in capture.calls]
-    )
+    device_s = slowdown * device_calls_s(capture.calls, model)
     serial = is_serial(model)
-    timeline = run_timeline(model.host.calls_s(capture), device_s, serial=serial)
+    timeline = run_timeline(slowdown * model.host.calls_s(capture), device_s, serial=serial)
     return Compute(
         timeline=timeline,
-        device_calls_s=device_s,
         memory_bytes=_memory_bytes(capture, estimates, model),
         method=_method(kernels, estimates),
         bottleneck=_bottleneck(timeline, kernels, estimates, model, serial=serial),
         uncertainty=_uncertainty(timeline, kernels, estimates, model),
         warnings=_warnings(model),
     )
+
+
+def device_calls_s(
+    calls: Sequence[Call], model: KernelModel, *, arithmetic: Numbers = 1.0, memory: Numbers = 1.0
+) -> Seconds:
+    """The device's seconds for every call, along the last axis.
+
+    ``arithmetic`` and ``memory`` make the device so many times faster, as in
+    :meth:`KernelModel.seconds`.
+    """
+    different = list(dict.fromkeys(kernel for call in calls for kernel in call.kernels))
+    places = {kernel: place for place, kernel in enumerate(different)}
+    seconds = model.seconds(different, arithmetic=arithmetic, memory=memory)
+    found = np.zeros((*seconds.shape[:-1], len(calls)))
+    for number, call in enumerate(calls):
+        for kernel in call.kernels:
+            found[..., number] += seconds[..., places[kernel]]
+    return found
 
 
 def is_serial(model: KernelModel) -> bool:

@@ -1,9 +1,12 @@
-"""Play recorded programs together: a discrete-event simulation of one node's workers.
+"""Play programs together: a discrete-event simulation of the workers that differ.
 
 Every worker has a host that issues, a device that follows, and a background beside them. A
 collective begins when its last member arrives and its team has ended the one before; waiting holds
-up the device (a GPU's stream) or the host (a CPU's thread). Nodes are alike, so one node's workers
-stand for all: their peers on other nodes arrive when they do.
+up the device (a GPU's stream) or the host (a CPU's thread). Workers that do alike are played once:
+nodes of one kind by one node, and a node's workers by one of them if their programs are the same.
+
+Which event comes next depends on the programs alone and never on times, which only enter sums and
+maxima. So all times may be arrays, and one play is then as many as the arrays are long.
 """
 
 from __future__ import annotations
@@ -11,54 +14,59 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from paceline.collectives import Kind
-from paceline.kernels.timeline import Seconds
-from paceline.rehearse.recording import Recording, Replay
-from paceline.steps.capture import Call
-from paceline.teams.virtual import Await, Begin, Beside, Pause, TeamName
+from paceline.collectives import Kind, Numbers
+from paceline.rehearse.program import Meet, Operation, Program, Read, Work
+from paceline.rehearse.straggler import slowest_of
+from paceline.teams.virtual import Ask, Await, Beside, Pause, TeamName
+from paceline.train.trace import Span, collective_name
 
-CollectiveCost: TypeAlias = Callable[[TeamName, Kind, int, int], float]
+CollectiveCost: TypeAlias = Callable[[TeamName, Kind, int, int], Numbers]
 """Seconds of a collective: team, kind, bytes, how many of the node's workers do one at once."""
-CallCost: TypeAlias = Callable[[Call], tuple[float, float]]
-"""Seconds of a call that the strategy or the optimizer makes: on the host, on the device."""
-_Process: TypeAlias = Generator["_Key", None, None]
 _Key: TypeAlias = tuple[int, int]  # worker, ticket
+_Process: TypeAlias = Generator[_Key, None, None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Costs:
-    """What things take."""
+class NodeRules:
+    """What holds on a kind of node."""
 
-    host_s: Seconds
-    device_s: Seconds
-    """Of every call of the captured step."""
-    call: CallCost
-    collective: CollectiveCost
+    workers: Numbers
+    """Of one node."""
+    nodes: Numbers = 1
+    """How many nodes there are of this kind."""
     serial: bool
     """Whether the host computes what it issues, as a CPU does."""
+    collective: CollectiveCost
+    interference: dict[TeamName, Numbers] = field(default_factory=dict)
+    """The share of its speed that computing loses while a collective of a team is under way."""
+    jitter: float = 0.0
+    """How much a worker's time varies: its standard deviation over its mean."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Something on a track, from when to when: what a trace shows."""
+@dataclass(frozen=True, kw_only=True)
+class Role:
+    """A worker that is played, for itself or for all that do alike."""
 
-    worker: int
-    track: str
-    name: str
-    start_s: float
-    end_s: float
+    program: Program
+    rules: NodeRules
+    node_kind: int = 0
+    index: int = 0
+    """The worker's place in its node."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """When each worker ended each step, and what happened meanwhile."""
+    """When each role ended each step, and what happened meanwhile."""
 
-    ends_s: Seconds
-    """(workers, steps)."""
+    ends_s: npt.NDArray[np.float64]
+    """(roles, steps, ...)."""
+    premature: npt.NDArray[np.bool_]
+    """Whether a program was told that something was over while it was not."""
     spans: tuple[Span, ...]
 
 
@@ -66,181 +74,235 @@ class Played:
 class _Clock:
     """One worker's timelines: what the next event may not be earlier than."""
 
-    host_s: float = 0.0
-    device_s: float = 0.0
-
-    def run(self, host_s: float, device_s: float, *, serial: bool) -> None:
-        """One call: the host issues it, the device runs it."""
-        if serial:
-            self.host_s += host_s + device_s
-            self.device_s = self.host_s
-            return
-        self.host_s += host_s
-        if device_s:
-            self.device_s = max(self.device_s, self.host_s) + device_s
+    host_s: Numbers = 0.0
+    device_s: Numbers = 0.0
+    own_variance: Numbers = 0.0
+    """Of the worker's time against the others of its node, in seconds squared."""
+    node_variance: Numbers = 0.0
+    """Of the node's time against the other nodes."""
 
     @property
-    def ready_s(self) -> float:
+    def ready_s(self) -> Numbers:
         """When everything issued so far is done."""
-        return max(self.host_s, self.device_s)
+        return np.maximum(self.host_s, self.device_s)
 
-    def hold(self, until_s: float, *, serial: bool) -> None:
+    def hold(self, until_s: Numbers, *, host: bool) -> None:
         """Do nothing before a moment."""
-        self.device_s = max(self.device_s, until_s)
-        if serial:
-            self.host_s = max(self.host_s, until_s)
+        self.device_s = np.maximum(self.device_s, until_s)
+        if host:
+            self.host_s = np.maximum(self.host_s, until_s)
 
 
-@dataclass
-class _Meeting:
-    """A collective of one team: who has come, and when."""
+@dataclass(frozen=True, slots=True)
+class _Over:
+    """A collective or background work that has an end."""
 
-    arrivals: list[tuple[_Key, float]] = field(default_factory=list)
+    at_s: Numbers
+    team: TeamName
 
 
-def play(recordings: Sequence[Recording], costs: Costs) -> Played:
-    """Play the programs of one node's workers, one recording for each of them."""
-    return _Player(recordings, costs).play()
+def play(roles: Sequence[Role], *, with_spans: bool = False) -> Played:
+    """Play the roles' programs until all have ended."""
+    return _Player(roles, with_spans=with_spans).play()
 
 
 class _Player:
-    def __init__(self, recordings: Sequence[Recording], costs: Costs) -> None:
-        self._recordings = recordings
-        self._costs = costs
-        self._resolved: dict[_Key, float] = {}
-        self._meetings: dict[tuple[bool, str, int], _Meeting] = defaultdict(_Meeting)
-        self._ordinals: dict[tuple[int, bool, str], int] = defaultdict(int)
-        self._free_s: dict[tuple[bool, str], float] = defaultdict(float)
-        self._background_s = [0.0] * len(recordings)
-        self._waiting_work: list[list[tuple[Beside, float]]] = [[] for _ in recordings]
-        self._spans: list[Span] = []
-        self._ends = np.zeros((len(recordings), len(recordings[0].steps)))
-        # How many of a node's workers talk across at once: all of them, or one in turn.
-        self._num_across = {
-            background: max(1, sum(_talks_across(each, background) for each in recordings))
-            for background in (False, True)
-        }
+    def __init__(self, roles: Sequence[Role], *, with_spans: bool) -> None:
+        self._roles = roles
+        self._over: dict[_Key, _Over] = {}
+        self._arrivals: dict[tuple[bool, str, int], list[tuple[_Key, Numbers]]] = defaultdict(list)
+        self._counts: dict[tuple[int, bool, str], int] = defaultdict(int)
+        self._free_s: dict[tuple[bool, str], Numbers] = defaultdict(float)
+        self._background_s: list[Numbers] = [0.0] * len(roles)
+        self._asked_for: list[tuple[_Process, _Key | None]] = []
+        self._last_beside: list[_Key | None] = [None] * len(roles)
+        self._under_way: list[list[tuple[Numbers, Numbers, Numbers]]] = [[] for _ in roles]
+        self._ends: list[list[Numbers]] = [[] for _ in roles]
+        self._premature: npt.NDArray[np.bool_] = np.array(False)
+        self._spans: list[Span] | None = [] if with_spans else None
 
     def play(self) -> Played:
-        processes: list[tuple[_Process, _Key | None]] = []
-        for worker in range(len(self._recordings)):
-            processes.append((self._main(worker), None))
-        while processes:
+        processes = [(self._main(worker), None) for worker in range(len(self._roles))]
+        waiting: list[tuple[_Process, _Key | None]] = list(processes)
+        while waiting:
             progressed = False
-            remaining: list[tuple[_Process, _Key | None]] = []
-            for process, key in processes:
-                if key is not None and key not in self._resolved:
-                    remaining.append((process, key))
+            still: list[tuple[_Process, _Key | None]] = []
+            for process, key in waiting:
+                if key is not None and key not in self._over:
+                    still.append((process, key))
                     continue
                 progressed = True
                 blocked = next(process, None)
                 if blocked is not None:
-                    remaining.append((process, blocked))
-            for worker, work in enumerate(self._waiting_work):
-                for item in work:
-                    remaining.append((self._beside(worker, *item), self._last_beside(worker)))
-                    self._note_beside(worker, item[0])
-                work.clear()
-            processes = remaining
-            assert progressed or not processes, "workers wait for each other for ever"
-        return Played(ends_s=self._ends, spans=tuple(self._spans))
-
-    def _last_beside(self, worker: int) -> _Key | None:
-        last = self._ordinals[worker, True, "ticket"]
-        return (worker, last) if last else None
-
-    def _note_beside(self, worker: int, beside: Beside) -> None:
-        self._ordinals[worker, True, "ticket"] = beside.ticket
+                    still.append((process, blocked))
+                still += self._asked_for
+                self._asked_for = []
+            waiting = still
+            assert progressed or not waiting, "workers wait for each other for ever"
+        ends = np.array([np.stack(np.broadcast_arrays(*steps)) for steps in self._ends])
+        return Played(ends_s=ends, premature=self._premature, spans=tuple(self._spans or ()))
 
     def _main(self, worker: int) -> _Process:
         clock = _Clock()
-        for number, events in enumerate(self._recordings[worker].steps):
-            yield from self._run(worker, events, clock, background=False)
-            self._ends[worker, number] = clock.ready_s
+        begun_s: Numbers = 0.0
+        for number, operations in enumerate(self._roles[worker].program):
+            yield from self._run(worker, operations, clock, background=False)
+            self._ends[worker].append(clock.ready_s)
+            self._note(worker, "step", f"step {number}", begun_s, clock.ready_s)
+            begun_s = clock.ready_s
 
-    def _beside(self, worker: int, beside: Beside, asked_s: float) -> _Process:
-        start_s = max(asked_s, self._background_s[worker])
-        clock = _Clock(host_s=start_s, device_s=start_s)
+    def _beside(self, worker: int, beside: Beside, asked: _Clock) -> _Process:
+        start_s = np.maximum(asked.ready_s, self._background_s[worker])
+        clock = _Clock(start_s, start_s, asked.own_variance, asked.node_variance)
         yield from self._run(worker, beside.events, clock, background=True)
         self._background_s[worker] = clock.ready_s
-        self._resolved[worker, beside.ticket] = clock.ready_s
+        self._over[worker, beside.ticket] = _Over(clock.ready_s, "across")
+        self._note(worker, "background", "exchange", start_s, clock.ready_s)
 
     def _run(
-        self, worker: int, events: Sequence[Any], clock: _Clock, *, background: bool
+        self, worker: int, operations: Sequence[Operation], clock: _Clock, *, background: bool
     ) -> _Process:
-        serial = self._costs.serial
-        for event in events:
-            if isinstance(event, Replay):
-                self._replay(worker, event, clock)
-            elif isinstance(event, Call):
-                clock.run(*self._costs.call(event), serial=serial)
-                if event.op == "_local_scalar_dense" and not serial:
-                    clock.host_s = clock.ready_s  # the host reads what the device computed
-            elif isinstance(event, Begin):
-                self._arrive(worker, event, clock, background=background)
-            elif isinstance(event, Await):
-                key = (worker, event.ticket)
-                if key not in self._resolved:
+        rules = self._roles[worker].rules
+        for operation in operations:
+            if isinstance(operation, Work):
+                self._work(worker, operation, clock, background=background)
+            elif isinstance(operation, Meet):
+                if self._arrive(worker, operation, clock, background=background):
+                    continue
+                # What is computed next depends on when the others come.
+                yield worker, operation.ticket
+            elif isinstance(operation, Await):
+                key = (worker, operation.ticket)
+                if key not in self._over:
                     yield key
                 # Background work is a thread that waits; the main program's device does.
-                clock.hold(self._resolved[key], serial=serial or background)
-            elif isinstance(event, Beside):
-                self._waiting_work[worker].append((event, clock.ready_s))
-            elif isinstance(event, Pause):
-                clock.hold(clock.ready_s + event.seconds, serial=True)
+                self._hold(worker, self._over[key], clock, host=rules.serial or background)
+            elif isinstance(operation, Ask):
+                if operation.answer:
+                    key = (worker, operation.ticket)
+                    if key not in self._over:
+                        yield key
+                    self._premature = self._premature | (self._over[key].at_s > clock.host_s)
+            elif isinstance(operation, Beside):
+                self._begin_beside(worker, operation, clock)
+            elif isinstance(operation, Read):
+                clock.host_s = clock.ready_s
+            elif isinstance(operation, Pause):
+                clock.hold(clock.ready_s + operation.seconds, host=True)
 
-    def _replay(self, worker: int, replay: Replay, clock: _Clock) -> None:
-        """Many calls at once: the device ends at max over j of (issued_j + the work from j on)."""
-        host_s = self._costs.host_s[replay.start : replay.stop]
-        device_s = self._costs.device_s[replay.start : replay.stop]
-        begun_s = clock.ready_s if self._costs.serial else clock.device_s
-        if not len(host_s):
-            return
-        if self._costs.serial:
-            clock.run(float(host_s.sum()), float(device_s.sum()), serial=True)
+    def _begin_beside(self, worker: int, beside: Beside, clock: _Clock) -> None:
+        asked = _Clock(clock.host_s, clock.device_s, clock.own_variance, clock.node_variance)
+        # In order: behind the background work that was asked for before.
+        self._asked_for.append((self._beside(worker, beside, asked), self._last_beside[worker]))
+        self._last_beside[worker] = (worker, beside.ticket)
+
+    def _hold(self, worker: int, over: _Over, clock: _Clock, *, host: bool) -> None:
+        before_s = clock.ready_s
+        clock.hold(over.at_s, host=host)
+        if self._roles[worker].rules.jitter:
+            self._forget_lead(worker, over, before_s, clock)
+        self._note(worker, "compute", "wait", before_s, clock.ready_s)
+
+    def _forget_lead(self, worker: int, over: _Over, before_s: Numbers, clock: _Clock) -> None:
+        """Who waited for others is as late as they are."""
+        waited = over.at_s > before_s
+        if over.team == "node":
+            _, variance = slowest_of(self._roles[worker].rules.workers)
+            grown = clock.node_variance + clock.own_variance * variance
+            clock.node_variance = np.where(waited, grown, clock.node_variance)
         else:
-            issued = clock.host_s + np.cumsum(host_s)
-            work = np.cumsum(device_s)
-            lag = np.maximum.accumulate(issued - (work - device_s))
-            clock.device_s = float(work[-1] + max(lag[-1], clock.device_s))
-            clock.host_s = float(issued[-1])
-        self._spans.append(Span(worker, "device", "compute", begun_s, clock.ready_s))
+            clock.node_variance = np.where(waited, 0.0, clock.node_variance)
+        clock.own_variance = np.where(waited, 0.0, clock.own_variance)
 
-    def _arrive(self, worker: int, begin: Begin, clock: _Clock, *, background: bool) -> None:
-        ordinal = self._ordinals[worker, background, begin.team]
-        self._ordinals[worker, background, begin.team] += 1
-        key = (worker, begin.ticket)
-        # Peers on other nodes are this worker's likes; they are here when it is.
-        alone = begin.team == "across"
-        members = 1 if alone else len(self._recordings)
-        name = f"{begin.team}{worker}" if alone else begin.team
-        meeting = self._meetings[background, name, ordinal]
-        meeting.arrivals.append((key, clock.ready_s))
-        if len(meeting.arrivals) < members:
-            return
-        last_s = max(arrived_s for _, arrived_s in meeting.arrivals)
-        start_s = max(last_s, self._free_s[background, name])
-        took_s = self._costs.collective(
-            begin.team, begin.kind, begin.num_bytes, self._num_across[background]
-        )
-        self._free_s[background, name] = start_s + took_s
-        for member, _ in meeting.arrivals:
-            self._resolved[member] = start_s + took_s
-            track = "background" if background else "communication"
-            self._spans.append(
-                Span(member[0], track, f"{begin.kind} {begin.team}", start_s, start_s + took_s)
+    def _work(self, worker: int, work: Work, clock: _Clock, *, background: bool) -> None:
+        rules = self._roles[worker].rules
+        if rules.serial:
+            busy_s = work.host_s + work.device_s
+            end_s = clock.host_s + busy_s
+        else:
+            busy_s = work.device_s
+            end_s = np.maximum(clock.device_s + busy_s, clock.host_s + work.lag_s)
+        if not background:
+            end_s = self._stretched(worker, end_s - busy_s, busy_s)
+            if rules.jitter:
+                clock.own_variance = clock.own_variance + (rules.jitter * busy_s) ** 2
+        clock.host_s = end_s if rules.serial else clock.host_s + work.host_s
+        clock.device_s = end_s
+        if not background:
+            self._note(worker, "compute", work.name, end_s - busy_s, end_s)
+
+    def _stretched(self, worker: int, begin_s: Numbers, busy_s: Numbers) -> Numbers:
+        """When work ends that communication takes some speed from while it is under way."""
+        end_s = begin_s + busy_s
+        if not self._under_way[worker]:
+            return end_s
+        for start_s, over_s, share in self._under_way[worker]:
+            both_begin_s = np.maximum(begin_s, start_s)
+            left_s = np.maximum(end_s - both_begin_s, 0.0)
+            together_s = np.maximum(over_s - both_begin_s, 0.0)
+            end_s = end_s + np.minimum(left_s * share / (1 - share), together_s * share)
+        self._under_way[worker] = [
+            each for each in self._under_way[worker] if np.any(each[1] > end_s)
+        ]
+        return end_s
+
+    def _arrive(self, worker: int, meet: Meet, clock: _Clock, *, background: bool) -> bool:
+        """A member comes to a collective; whether it was the last."""
+        members, name = self._team(worker, meet.team)
+        count = self._counts[worker, background, meet.team]
+        self._counts[worker, background, meet.team] = count + 1
+        arrivals = self._arrivals[background, name, count]
+        arrivals.append(((worker, meet.ticket), self._slowest_s(worker, meet.team, clock)))
+        if len(arrivals) < members:
+            return False
+        came_s = arrivals[0][1]
+        for _, other_s in arrivals[1:]:
+            came_s = np.maximum(came_s, other_s)
+        start_s = np.maximum(came_s, self._free_s[background, name])
+        rules = self._roles[worker].rules
+        end_s = start_s + rules.collective(meet.team, meet.kind, meet.num_bytes, meet.at_once)
+        self._free_s[background, name] = end_s
+        for key, _ in arrivals:
+            self._begin_and_end(key, meet, start_s, end_s)
+        return True
+
+    def _begin_and_end(self, key: _Key, meet: Meet, start_s: Numbers, end_s: Numbers) -> None:
+        worker = key[0]
+        self._over[key] = _Over(end_s, meet.team)
+        share = self._roles[worker].rules.interference.get(meet.team, 0.0)
+        if np.any(share):
+            self._under_way[worker].append((start_s, end_s, share))
+        if self._spans is not None:
+            self._note(
+                worker, meet.team, collective_name(meet.kind, meet.num_bytes), start_s, end_s
             )
 
+    def _team(self, worker: int, team: TeamName) -> tuple[int, str]:
+        """How many roles are members, and the team's name."""
+        own = self._roles[worker]
+        if team == "world":
+            return len(self._roles), "world"
+        if team == "node":
+            count = sum(role.node_kind == own.node_kind for role in self._roles)
+            return count, f"node {own.node_kind}"
+        count = sum(role.index == own.index for role in self._roles)
+        return count, f"across {own.index}"
 
-def _talks_across(recording: Recording, background: bool) -> bool:
-    """Whether a worker's program talks to its peers in its first step that communicates at all."""
-    for events in recording.steps:
-        chosen = (
-            [each for e in events if isinstance(e, Beside) for each in e.events]
-            if background
-            else events
-        )
-        begun = [event for event in chosen if isinstance(event, Begin)]
-        if begun:
-            return any(event.team == "across" for event in begun)
-    return False
+    def _slowest_s(self, worker: int, team: TeamName, clock: _Clock) -> Numbers:
+        """When the slowest comes of all the workers that this role stands for in a team."""
+        rules = self._roles[worker].rules
+        if not rules.jitter:
+            return clock.ready_s
+        in_node, variance = slowest_of(rules.workers)
+        of_nodes, _ = slowest_of(rules.nodes)
+        own_s = np.sqrt(clock.own_variance)
+        if team == "node":
+            return clock.ready_s + own_s * in_node
+        if team == "across":
+            return clock.ready_s + np.hypot(own_s, np.sqrt(clock.node_variance)) * of_nodes
+        node_s = np.sqrt(clock.node_variance + clock.own_variance * variance)
+        return clock.ready_s + own_s * in_node + node_s * of_nodes
+
+    def _note(self, worker: int, track: str, name: str, start_s: Numbers, end_s: Numbers) -> None:
+        if self._spans is not None and end_s > start_s:
+            self._spans.append(Span(worker, track, name, float(start_s), float(end_s)))

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from paceline.cluster import Cluster, load_cluster
 from paceline.cluster.device import Device
 from paceline.kernels.library import load_kernel_model
 from paceline.kernels.model import KernelModel
+from paceline.rehearse.cache import captured, rehearsed
 from paceline.rehearse.compute import Compute, compute_cost
 from paceline.rehearse.prediction import Bottleneck, Prediction
-from paceline.rehearse.rehearsal import rehearse
-from paceline.steps import Capture, Step, capture_step
+from paceline.rehearse.rehearsal import Timed, distinct_nodes
+from paceline.steps import Capture, Step
 from paceline.strategies import Strategy
+
+MEASURED_LINK_UNCERTAINTY = 0.1
+"""Of exposed communication over links that `paceline measure links` measured."""
+NOMINAL_LINK_UNCERTAINTY = 0.3
+"""Of exposed communication over links whose figures are a data sheet's."""
 
 
 def predict(
@@ -25,6 +34,7 @@ def predict(
     workers: int | None = None,
     strategy: str | Strategy = "sync",
     model: KernelModel | Path | None = None,
+    jitter: float | None = None,
     **options: Any,
 ) -> Prediction:
     """What a training step costs: how long, what limits it, does it fit.
@@ -40,39 +50,41 @@ def predict(
         strategy: A name or a strategy; its own code runs, on fake tensors and virtual teams.
         model: A kernel model, or a file that `paceline fit` wrote, in place of what comes with
             paceline.
+        jitter: How much a worker's time varies from step to step (standard deviation over mean);
+            by default the cluster's own figure.
         **options: The strategy's options.
 
     """
-    capture = step if isinstance(step, Capture) else capture_step(step)
     chosen = None if cluster is None else _resized(cluster, nodes, workers)
-    if not isinstance(model, KernelModel):
-        fallback = chosen.nodes[0].device if chosen is not None else "h200"
-        model = load_kernel_model(_known(device or fallback), model=model)
-    alone = compute_cost(capture, model)
+    capture = step if isinstance(step, Capture) else captured(step)
+    models = _models(chosen, device, model)
     if chosen is None or chosen.num_workers == 1:
-        return _prediction(capture, model, alone, alone.timeline.step_s, strategy="none")
+        (own,) = models.values()
+        slowdown = 1.0 if chosen is None else chosen.nodes[0].slowdown
+        alone = compute_cost(capture, own, slowdown=slowdown)
+        return _alone(capture, own, alone)
     if isinstance(step, Capture):
         raise ValueError("A cluster's prediction needs the step itself, not only its capture.")
-    rehearsal = rehearse(
-        step,
-        strategy,
-        num_nodes=chosen.num_nodes,
-        workers_per_node=max(chosen.workers_per_node),
-        capture=capture,
-        **options,
+    rehearsal = rehearsed(step, strategy, chosen.workers_per_node, options)
+    timed = rehearsal.time(chosen, models, jitter=jitter)
+    return _together(
+        capture, chosen, models, timed, strategy=rehearsal.strategy, extra=rehearsal.extra_bytes
     )
-    timed = rehearsal.time(chosen, model)
-    return _prediction(
-        capture,
-        model,
-        alone,
-        timed.step_s,
-        strategy=rehearsal.strategy,
-        nodes=chosen.num_nodes,
-        workers=chosen.num_workers,
-        phases_s=timed.phases_s(),
-        extra_bytes=rehearsal.recordings[0].extra_bytes,
-    )
+
+
+def _models(
+    cluster: Cluster | None, device: str | Device | None, model: KernelModel | Path | None
+) -> dict[str, KernelModel]:
+    """The kernel model of each device of the cluster, or of the one that was asked for."""
+    if isinstance(model, KernelModel):
+        names = {node.device.name for node in cluster.nodes} if cluster else {model.device.name}
+        return dict.fromkeys(sorted(names), model)
+    if cluster is None:
+        return {"": load_kernel_model(_known(device or "h200"), model=model)}
+    devices = {node.device.name: device or node.device for node in cluster.nodes}
+    return {
+        name: load_kernel_model(_known(own), model=model) for name, own in sorted(devices.items())
+    }
 
 
 def _known(device: str | Device) -> str | Device:
@@ -91,46 +103,94 @@ def _resized(cluster: str | Path | Cluster, nodes: int | None, workers: int | No
     return chosen if nodes is None else chosen.with_nodes(nodes)
 
 
-def _prediction(
-    capture: Capture,
-    model: KernelModel,
-    alone: Compute,
-    step_s: float,
-    *,
-    strategy: str,
-    nodes: int = 1,
-    workers: int = 1,
-    phases_s: dict[str, float] | None = None,
-    extra_bytes: int = 0,
-) -> Prediction:
+def _alone(capture: Capture, model: KernelModel, alone: Compute) -> Prediction:
+    """One worker, and nobody to wait for."""
     line = alone.timeline
-    exposed_s = max(step_s - line.step_s, 0.0)
-    bottleneck: Bottleneck = alone.bottleneck
-    if exposed_s > step_s / 2:
-        bottleneck = "communication"
-    memory_bytes = alone.memory_bytes + extra_bytes
     return Prediction(
         model=capture.name,
         device=model.device.name,
-        nodes=nodes,
-        workers=workers,
+        nodes=1,
+        workers=1,
         batch=capture.batch,
         precision=capture.precision,
-        strategy=strategy,
-        step_s=step_s,
+        strategy="none",
+        step_s=line.step_s,
         compute_s=line.device_s,
-        exposed_communication_s=exposed_s,
-        host_s=step_s - exposed_s - line.device_s,
+        exposed_communication_s=0.0,
+        host_s=line.step_s - line.device_s,
         host_issue_s=line.host_s,
-        throughput_per_s=workers * capture.batch / step_s,
-        scaling_efficiency=line.step_s / step_s,
-        memory_bytes=memory_bytes,
+        throughput_per_s=capture.batch / line.step_s,
+        scaling_efficiency=1.0,
+        memory_bytes=alone.memory_bytes,
         memory_limit_bytes=model.device.memory_bytes,
-        fits=memory_bytes <= model.device.memory_bytes,
-        bottleneck=bottleneck,
+        fits=alone.memory_bytes <= model.device.memory_bytes,
+        bottleneck=alone.bottleneck,
         method=alone.method,
         extrapolated=model.is_carried,
         uncertainty=alone.uncertainty,
-        phases_s=phases_s or {},
         warnings=alone.warnings,
+    )
+
+
+def _together(
+    capture: Capture,
+    cluster: Cluster,
+    models: dict[str, KernelModel],
+    timed: Timed,
+    *,
+    strategy: str,
+    extra: int,
+) -> Prediction:
+    """All workers of a cluster; its slowest kind of worker tells where the time goes."""
+    kinds = [
+        (compute_cost(capture, models[node.device.name], slowdown=node.slowdown), node, count)
+        for node, count in distinct_nodes(cluster)
+    ]
+    slowest, node, _ = max(kinds, key=lambda kind: kind[0].timeline.step_s)
+    base = _alone(capture, models[node.device.name], slowest)
+    step_s = float(timed.step_s)
+    exposed_s = max(step_s - base.step_s, 0.0)
+    bottleneck: Bottleneck = "communication" if exposed_s > step_s / 2 else base.bottleneck
+    # What the workers would do if nobody waited for anybody.
+    unhindered_per_s = sum(
+        count * node.workers * capture.batch / alone.timeline.step_s for alone, node, count in kinds
+    )
+    throughput_per_s = cluster.num_workers * capture.batch / step_s
+    fits = all(
+        alone.memory_bytes + extra <= models[node.device.name].device.memory_bytes
+        for alone, node, _ in kinds
+    )
+    return replace(
+        base,
+        device=", ".join(dict.fromkeys(node.device.name for node in cluster.nodes)),
+        nodes=cluster.num_nodes,
+        workers=cluster.num_workers,
+        strategy=strategy,
+        step_s=step_s,
+        exposed_communication_s=exposed_s,
+        host_s=step_s - exposed_s - base.compute_s,
+        throughput_per_s=throughput_per_s,
+        scaling_efficiency=throughput_per_s / unhindered_per_s,
+        memory_bytes=base.memory_bytes + extra,
+        fits=fits,
+        bottleneck=bottleneck,
+        uncertainty=_uncertainty(base, exposed_s / step_s, cluster),
+        phases_s={name: float(seconds) for name, seconds in timed.phases_s().items()},
+        warnings=(*base.warnings, *_link_warnings(cluster)),
+    )
+
+
+def _uncertainty(base: Prediction, exposed_share: float, cluster: Cluster) -> float:
+    link = NOMINAL_LINK_UNCERTAINTY if _link_warnings(cluster) else MEASURED_LINK_UNCERTAINTY
+    return float(np.hypot((1 - exposed_share) * base.uncertainty, exposed_share * link))
+
+
+def _link_warnings(cluster: Cluster) -> tuple[str, ...]:
+    used = [node.between for node in cluster.nodes] if cluster.num_nodes > 1 else []
+    used += [node.inside for node in cluster.nodes if node.workers > 1]
+    if all(link.source.startswith("measured") for link in used):
+        return ()
+    return (
+        f"The links of {cluster.name} have the figures of their data sheets or of its file; "
+        "'paceline measure links' measures those of a cluster that is there.",
     )

@@ -14,9 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
-from paceline.steps.capture import Capture, FakeWorld, Recorder, fake_world
+from paceline.steps import Capture
+from paceline.steps.fake_world import FakeWorld, meta_world
+from paceline.steps.recorder import Recorder
 from paceline.steps.step import Step
 from paceline.strategies import Strategy, make_strategy
 from paceline.teams.virtual import Journal, virtual_workers
@@ -51,12 +55,16 @@ def record_strategy(
     node_sizes: tuple[int, ...],
     index: int = 0,
     node: int = 0,
+    lateness: int = 0,
     **options: Any,
 ) -> Recording:
-    """Run a strategy as one worker of a virtual cluster, around the captured step."""
-    journal = Journal()
+    """Run a strategy as one worker of a virtual cluster, around the captured step.
+
+    A strategy that asks whether an exchange is over hears "no" ``lateness`` times before "yes".
+    """
+    journal = Journal(lateness=lateness)
     workers = virtual_workers(journal, node_sizes, node=node, index=index)
-    with fake_world(step) as world, Recorder(step.precision, journal) as recorder, _Values():
+    with meta_world(step) as world, Recorder(step.precision, journal) as recorder, _Values():
         recorder.phase = "optimizer"
         recorder.muted = True
         _make_optimizer_state(world)
@@ -66,7 +74,8 @@ def record_strategy(
         pace = attach(world.model, world.optimizer, chosen, workers=workers)
         recorder.muted = False
         extra_bytes = recorder.live_bytes - before_bytes
-        chain = _Chain(world.model, capture, recorder, journal)
+        chain = _Chain(world.model, capture, journal)
+        _replay_optimizer(world.optimizer, Replay(chain.end, len(capture.calls)), journal)
         journal.take()
         steps: list[tuple[Any, ...]] = []
         status: list[dict[str, float]] = []
@@ -94,44 +103,52 @@ def _make_optimizer_state(world: FakeWorld) -> None:
     world.optimizer.zero_grad()
 
 
+def _replay_optimizer(optimizer: Optimizer, replay: Replay, journal: Journal) -> None:
+    """Make an optimizer's steps the captured one; its hooks run around them as ever."""
+
+    def step(_self: Optimizer, _closure: object = None) -> None:
+        journal.append(replay)
+
+    optimizer.__class__ = type("ReplayedOptimizer", (type(optimizer),), {"step": step})
+    optimizer._patch_step_function()
+
+
 class _Chain:
     """A backward pass that computes nothing: one node a parameter, in the order of the capture."""
 
-    def __init__(
-        self, model: nn.Module, capture: Capture, recorder: Recorder, journal: Journal
-    ) -> None:
+    def __init__(self, model: nn.Module, capture: Capture, journal: Journal) -> None:
         parameters = dict(model.named_parameters())
-        self._recorder = recorder
         self._journal = journal
-        self._model = model
         phases = [call.phase for call in capture.calls]
         self._forward_end = phases.index("backward")
-        backward_end = phases.index("optimizer") if "optimizer" in phases else len(phases)
-        ends = [min(gradient.after_call, backward_end) for gradient in capture.gradients]
-        ends[-1] = backward_end
+        self.end = phases.index("optimizer") if "optimizer" in phases else len(phases)
+        """Where the captured backward pass ends."""
+        ends = [min(gradient.after_call, self.end) for gradient in capture.gradients]
+        ends[-1] = self.end
         starts = [self._forward_end, *ends[:-1]]
         self._links = [
             (parameters[gradient.parameter], Replay(start, end))
             for gradient, start, end in zip(capture.gradients, starts, ends, strict=True)
         ]
+        self._gradients: dict[Tensor, Tensor] = {
+            parameter: torch.empty_like(parameter, requires_grad=False)
+            for parameter, _ in self._links
+        }
 
     def run(self) -> None:
         """One forward and backward pass."""
         self._journal.append(Replay(0, self._forward_end))
-        self._recorder.muted = True
-        carrier = torch.zeros(()).requires_grad_()
-        for parameter, replay in reversed(self._links):
-            carrier = _Link.apply(carrier, parameter, self._emit(replay))  # type: ignore[no-untyped-call]
-        self._recorder.muted = False
+        with _disable_current_modes():
+            carrier = torch.zeros(()).requires_grad_()
+            for parameter, replay in reversed(self._links):
+                carrier = _Link.apply(carrier, parameter, self._emit(replay))  # type: ignore[no-untyped-call]
         carrier.backward()  # type: ignore[no-untyped-call]
 
     def _emit(self, replay: Replay) -> Callable[[Tensor], Tensor]:
         def emit(parameter: Tensor) -> Tensor:
             self._journal.append(replay)
-            self._recorder.muted = True
-            gradient = torch.empty_like(parameter)
-            self._recorder.muted = False
-            return gradient
+            with _disable_current_modes():
+                return self._gradients[parameter].detach()
 
         return emit
 
@@ -143,7 +160,7 @@ class _Link(torch.autograd.Function):
     ) -> Tensor:
         ctx.emit = emit
         ctx.parameter = parameter
-        return carrier.clone()
+        return carrier.view_as(carrier)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:

@@ -2,142 +2,361 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from paceline.cluster import Cluster
-from paceline.collectives import Kind, Library, Topology, collective_s
-from paceline.collectives.topology import topology_of
+from paceline.cluster import Cluster, Node
+from paceline.collectives import Library, Numbers, Topology, collective_s
+from paceline.collectives.topology import Route, topology_of
 from paceline.kernels.model import KernelModel
-from paceline.rehearse.compute import Compute, compute_cost, is_serial
-from paceline.rehearse.play import Costs, Played, play
+from paceline.rehearse.compute import device_calls_s, is_serial
+from paceline.rehearse.play import CollectiveCost, NodeRules, Played, Role, play
+from paceline.rehearse.program import Prices, make_programs
 from paceline.rehearse.recording import Recording, record_strategy
 from paceline.steps import Call, Capture, Step, capture_step
-from paceline.strategies import Strategy
-from paceline.teams.virtual import Await, Begin, Beside, TeamName
+from paceline.strategies import Strategy, make_strategy
+from paceline.teams.virtual import Ask, Await, Begin, Beside, TeamName
+
+_MOST_LATENESS = 64
+SMALL_BYTES = 4096
+"""A message whose size does not matter: its latency is its cost."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rehearsal:
-    """The programs of one node's workers."""
+class Conditions:
+    """What a recorded program is timed under: numbers, or arrays of them that broadcast."""
 
-    capture: Capture
-    strategy: str
-    recordings: tuple[Recording, ...]
-    """One for each worker of a node."""
-
-    def time(self, cluster: Cluster, model: KernelModel) -> Timed:
-        """Play the programs on a cluster."""
-        compute = compute_cost(self.capture, model)
-        costs = Costs(
-            host_s=model.host.calls_s(self.capture),
-            device_s=compute.device_calls_s,
-            call=_call_cost(model),
-            collective=_collective_cost(topology_of(cluster), _library(model)),
-            serial=is_serial(model),
-        )
-        return Timed(compute=compute, played=play(self.recordings, costs), rehearsal=self)
+    topology: Topology
+    arithmetic: Numbers = 1.0
+    """How many times as fast the device computes as the kernel model's."""
+    memory: Numbers = 1.0
+    """How many times as fast its memory is."""
+    jitter: float = 0.0
+    """How much a worker's time varies: its standard deviation over its mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timed:
-    """A rehearsal's times on one cluster."""
+    """A rehearsal's times on one cluster, or under many conditions at once."""
 
-    compute: Compute
     played: Played
-    rehearsal: Rehearsal
+    recording: Recording
+
+    def settled_by(self, later: Timed) -> Timed:
+        """The later times, where these stand on an exchange that had not arrived."""
+        premature = self.played.premature
+        if np.ndim(premature) == 0:
+            return later
+        ends_s = np.where(premature, later.played.ends_s, self.played.ends_s)
+        left = premature & later.played.premature
+        return replace(self, played=replace(self.played, ends_s=ends_s, premature=left))
 
     @property
-    def steps_s(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Seconds of each recorded step: from the node's last worker to its last worker."""
-        ends = self.played.ends_s.max(axis=0)
-        return np.diff(ends, prepend=0.0)
+    def steps_s(self) -> Any:
+        """Seconds of each recorded step: from the last worker to the last worker."""
+        ends = np.asarray(self.played.ends_s).max(axis=0)
+        return np.diff(ends, axis=0, prepend=0.0)
 
-    def phases_s(self) -> dict[str, float]:
+    def phases_s(self) -> dict[str, Numbers]:
         """Mean seconds a step by the strategy's phase; "all" where it names none."""
-        phases: dict[str, list[float]] = {}
-        names = ("warm-up", "cycling", "cool-down")
-        for status, seconds in zip(self.rehearsal.recordings[0].status, self.steps_s, strict=True):
-            name = names[int(status["phase"])] if "phase" in status else "all"
-            phases.setdefault(name, []).append(float(seconds))
-        # A phase's first steps fill the pipeline; what repeats is behind them.
-        return {name: float(np.mean(times[len(times) // 3 :])) for name, times in phases.items()}
+        steps_s, names = self.steps_s, phases_of(self.recording)
+        found = {}
+        for name in dict.fromkeys(names):
+            places = [place for place, own in enumerate(names) if own == name]
+            repeating = places[-period_of(self.recording, places) :]
+            found[name] = steps_s[repeating].mean(axis=0)[()]
+        return found
 
     @property
-    def step_s(self) -> float:
+    def step_s(self) -> Numbers:
         """Seconds a step in the phase that most of a training is in."""
         phases = self.phases_s()
-        return phases.get("cycling", phases.get("all", next(iter(phases.values()))))
+        return phases.get("cycling", next(reversed(phases.values())))
+
+
+@dataclass(kw_only=True)
+class Rehearsal:
+    """The programs of the workers that differ, for one kind of node or several."""
+
+    capture: Capture
+    strategy: str
+    node_sizes: tuple[int, ...]
+    """The different numbers of workers that a node has."""
+    record: Callable[[int, int, int], Recording] = field(repr=False)
+    """A node's number of workers, the place in it and the lateness in, a recording out."""
+    _known: dict[tuple[int, int], list[Recording]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def first(self) -> Recording:
+        """What the first worker of the first node does, if nothing is late."""
+        return self.record(self.node_sizes[0], 0, 0)
+
+    def recordings(self, size: int, *, lateness: int = 0) -> list[Recording]:
+        """One for each worker of a node of this size; workers that do alike share theirs."""
+        if (size, lateness) not in self._known:
+            is_first = lateness == 0 and size == self.node_sizes[0]
+            found = [self.first if is_first else self.record(size, 0, lateness)]
+            found += [self.record(size, index, lateness) for index in range(1, min(size, 2))]
+            if len(found) == 2 and talk_of(found[0]) == talk_of(found[1]):
+                found = [found[0]] * size
+            else:
+                found += [self.record(size, index, lateness) for index in range(2, size)]
+            self._known[size, lateness] = found
+        return self._known[size, lateness]
+
+    @property
+    def extra_bytes(self) -> int:
+        """Memory that buckets and the strategy keep beside the plain training's."""
+        return self.first.extra_bytes
+
+    def time(
+        self,
+        cluster: Cluster,
+        model: KernelModel | Mapping[str, KernelModel],
+        *,
+        jitter: float | None = None,
+        with_spans: bool = False,
+    ) -> Timed:
+        """Play the programs on a cluster; ``model`` is of all devices or by a device's name."""
+        topology = topology_of(cluster)
+        kinds = distinct_nodes(cluster)
+        own = [model if isinstance(model, KernelModel) else model[n.device.name] for n, _ in kinds]
+        prices = [
+            _prices(self.capture, each, slowdown=node.slowdown)
+            for each, (node, _) in zip(own, kinds, strict=True)
+        ]
+        rules = [
+            NodeRules(
+                workers=node.workers,
+                nodes=count,
+                serial=priced.serial,
+                collective=_collective_cost(
+                    replace(topology, inside=Route.of_link(node.inside)), _library(priced)
+                ),
+                interference=_interference(node),
+                jitter=node.jitter if jitter is None else jitter,
+            )
+            for priced, (node, count) in zip(prices, kinds, strict=True)
+        ]
+        sizes = [node.workers for node, _ in kinds]
+        return self._consistent(sizes, prices, rules, with_spans=with_spans)
+
+    def retime(self, conditions: Conditions, model: KernelModel) -> Timed:
+        """Play the programs under many conditions at once.
+
+        All nodes are alike. A number of workers other than the recorded one is possible where a
+        node's workers all do the same.
+        """
+        sizes = set(np.ravel(conditions.topology.workers_per_node).tolist())
+        if sizes != {self.node_sizes[0]} and not self.is_alike:
+            raise ValueError(
+                f"Workers of a node do different things under {self.strategy}: rehearse it with "
+                f"another number of workers; this rehearsal has {self.node_sizes[0]}."
+            )
+        prices = _prices(
+            self.capture, model, arithmetic=conditions.arithmetic, memory=conditions.memory
+        )
+        rules = NodeRules(
+            workers=conditions.topology.workers_per_node,
+            nodes=conditions.topology.num_nodes,
+            serial=prices.serial,
+            collective=_collective_cost(conditions.topology, _library(prices)),
+            jitter=conditions.jitter,
+        )
+        return self._consistent([self.node_sizes[0]], [prices], [rules])
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether all workers of a node do the same."""
+        recordings = self.recordings(self.node_sizes[0])
+        return all(recording is recordings[0] for recording in recordings)
+
+    def _consistent(
+        self,
+        sizes: Sequence[int],
+        prices: Sequence[Prices],
+        rules: Sequence[NodeRules],
+        *,
+        with_spans: bool = False,
+    ) -> Timed:
+        """Play with the least lateness for which nobody was told too early that all is there."""
+        talk: Any = None
+        best: Timed | None = None
+        for lateness in range(_MOST_LATENESS):
+            recordings = [self.recordings(size, lateness=lateness) for size in sizes]
+            before, talk = talk, [talk_of(each) for own in recordings for each in own]
+            if talk == before:  # who waits in the end does not ask any longer
+                break
+            timed = self._play(recordings, prices, rules, with_spans=with_spans)
+            best = timed if best is None else best.settled_by(timed)
+            if not np.any(best.played.premature):
+                break
+        assert best is not None
+        return best
+
+    def _play(
+        self,
+        recordings: Sequence[Sequence[Recording]],
+        prices: Sequence[Prices],
+        rules: Sequence[NodeRules],
+        *,
+        with_spans: bool,
+    ) -> Timed:
+        roles = []
+        for kind, (own, priced, rule) in enumerate(zip(recordings, prices, rules, strict=True)):
+            programs = make_programs(own, priced)
+            # One for all, unless workers of other kinds of node have to meet each of them.
+            alike = len(recordings) == 1 and all(each is own[0] for each in own)
+            for index, program in enumerate(programs[:1] if alike else programs):
+                roles.append(Role(program=program, rules=rule, node_kind=kind, index=index))
+        return Timed(played=play(roles, with_spans=with_spans), recording=recordings[0][0])
 
 
 def rehearse(
     step: Step,
     strategy: str | Strategy,
     *,
-    num_nodes: int,
-    workers_per_node: int,
+    node_sizes: Sequence[int],
     capture: Capture | None = None,
     **options: Any,
 ) -> Rehearsal:
-    """Run a strategy's own code for every worker of a node, on fakes."""
+    """Get ready to run a strategy's own code for every worker that differs, on fakes.
+
+    ``node_sizes`` are the numbers of workers of each node.
+    """
     capture = capture_step(step) if capture is None else capture
     name = strategy if isinstance(strategy, str) else type(strategy).__name__
-    sizes = (workers_per_node,) * num_nodes
+    sizes = tuple(node_sizes)
+    make_strategy(copy.copy(strategy), **options)  # a wrong option is told before work begins
 
-    def record(index: int) -> Recording:
-        return record_strategy(step, capture, strategy, node_sizes=sizes, index=index, **options)
+    def record(size: int, index: int, lateness: int) -> Recording:
+        return record_strategy(
+            step,
+            capture,
+            strategy,
+            node_sizes=sizes,
+            node=sizes.index(size),
+            index=index,
+            lateness=lateness,
+            **options,
+        )
 
-    recordings = [record(index) for index in range(min(workers_per_node, 2))]
-    alike = len(recordings) == 2 and _talk(recordings[0]) == _talk(recordings[1])
-    for index in range(2, workers_per_node):
-        recordings.append(recordings[1] if alike else record(index))
-    return Rehearsal(capture=capture, strategy=name, recordings=tuple(recordings))
+    return Rehearsal(
+        capture=capture, strategy=name, node_sizes=tuple(dict.fromkeys(sizes)), record=record
+    )
 
 
-def _talk(recording: Recording) -> list[list[Any]]:
+def distinct_nodes(cluster: Cluster) -> list[tuple[Node, int]]:
+    """The kinds of node that differ, and how many nodes there are of each."""
+    found: dict[Node, int] = {}
+    for node in cluster.nodes:
+        plain = node.replace(name="node", count=1, price_per_hour=None, source="")
+        found[plain] = found.get(plain, 0) + node.count
+    return list(found.items())
+
+
+def talk_of(recording: Recording, *, ignore_below: int = 0) -> list[list[Any]]:
     """What a program communicates: programs that talk alike cost alike."""
-    return [_talk_in(events) for events in recording.steps]
+    return [_talk_in(events, ignore_below) for events in recording.steps]
 
 
-def _talk_in(events: tuple[Any, ...]) -> list[Any]:
+def phases_of(recording: Recording) -> list[str]:
+    """The phase of every recorded step; "all" where the strategy names none."""
+    names = ("warm-up", "cycling", "cool-down")
+    return [names[int(s["phase"])] if "phase" in s else "all" for s in recording.status]
+
+
+def period_of(recording: Recording, places: Sequence[int]) -> int:
+    """After how many steps the end of a phase repeats itself, as far as was recorded."""
+    shapes = [_shape(recording.steps[place]) for place in places]
+    for period in range(1, len(shapes) // 2 + 1):
+        if shapes[-period:] == shapes[-2 * period : -period]:
+            return period
+    return max(1, len(shapes) * 2 // 3)
+
+
+def _shape(events: Sequence[Any]) -> list[Any]:
+    """A step's talk without its tickets, which never repeat."""
     found: list[Any] = []
     for event in events:
-        if isinstance(event, Begin | Await):
-            found.append(event)
+        if isinstance(event, Begin):
+            found.append((event.team, event.kind, event.num_bytes))
+        elif isinstance(event, Await):
+            found.append("await")
+        elif isinstance(event, Ask):
+            found.append(event.answer)
         elif isinstance(event, Beside):
-            found.append(_talk_in(event.events))
+            found.append(_shape(event.events))
     return found
 
 
-def _library(model: KernelModel) -> Library:
-    return "gloo" if is_serial(model) else "nccl"
+def _talk_in(events: Sequence[Any], ignore_below: int) -> list[Any]:
+    found: list[Any] = []
+    for event in events:
+        if isinstance(event, Begin) and event.num_bytes < ignore_below:
+            found.append(replace(event, num_bytes=0))
+        elif isinstance(event, Begin | Await | Ask):
+            found.append(event)
+        elif isinstance(event, Beside):
+            found.append(_talk_in(event.events, ignore_below))
+    return found
 
 
-def _call_cost(model: KernelModel) -> Any:
+def _library(prices: Prices) -> Library:
+    return "gloo" if prices.serial else "nccl"
+
+
+def _interference(node: Node) -> dict[TeamName, Numbers]:
+    between, inside = node.between.interference, node.inside.interference
+    return {"world": between, "across": between, "node": inside}
+
+
+def _prices(
+    capture: Capture,
+    model: KernelModel,
+    *,
+    slowdown: float = 1.0,
+    arithmetic: Numbers = 1.0,
+    memory: Numbers = 1.0,
+) -> Prices:
     factor = model.host.factors.get("optimizer", 1.0)
+    known: dict[Call, tuple[float, Numbers]] = {}
 
-    def cost(call: Call) -> tuple[float, float]:
-        device_s = sum(estimate.seconds for estimate in model.estimate(call.kernels))
-        return model.host.bare_s(call) * factor, device_s
+    def cost(call: Call) -> tuple[float, Numbers]:
+        if call not in known:
+            device_s = device_calls_s([call], model, arithmetic=arithmetic, memory=memory)
+            known[call] = (
+                slowdown * model.host.bare_s(call) * factor,
+                slowdown * device_s[..., 0],
+            )
+        return known[call]
 
-    return cost
+    phases = [call.phase for call in capture.calls]
+    return Prices(
+        host_s=slowdown * model.host.calls_s(capture),
+        device_s=slowdown
+        * device_calls_s(capture.calls, model, arithmetic=arithmetic, memory=memory),
+        num_forward=phases.index("backward") if "backward" in phases else len(phases),
+        call=cost,
+        serial=is_serial(model),
+    )
 
 
-def _collective_cost(topology: Topology, library: Library) -> Any:
-    places = {
-        "world": topology,
-        "node": topology.node,
-        "across": replace(topology, workers_per_node=1),
-    }
-    known: dict[tuple[TeamName, Kind, int, int], float] = {}
+def _collective_cost(topology: Topology, library: Library) -> CollectiveCost:
+    alone = replace(topology, workers_per_node=1)
+    places = {"world": topology, "node": topology.node, "across": alone}
+    known: dict[tuple[Any, ...], Numbers] = {}
 
-    def cost(team: TeamName, kind: Kind, num_bytes: int, at_once: int) -> float:
+    def cost(team: TeamName, kind: Any, num_bytes: int, at_once: int) -> Numbers:
         key = (team, kind, num_bytes, at_once)
         if key not in known:
             place = topology.across if team == "across" and at_once > 1 else places[team]
-            known[key] = float(collective_s(kind, num_bytes, place, library=library))
+            known[key] = collective_s(kind, num_bytes, place, library=library)
         return known[key]
 
     return cost

@@ -1,5 +1,8 @@
 """The fake world: a step's model, batch and optimizer as fake tensors.
 
+A meta world is the same on torch's meta device, which knows shapes alone and is ten times faster.
+No model runs there (its operators would not be those of a GPU), but optimizers and strategies do.
+
 The user's own are never touched: the world holds copies whose tensors are fakes.
 """
 
@@ -10,7 +13,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,17 +27,18 @@ from paceline.steps.step import AUTOCAST_DTYPES, Step, tensors_in
 class FakeWorld:
     """The step's model, batch and optimizer as fakes."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, *, device: Literal["cpu", "meta"] = "cpu") -> None:
+        self._device = device
         memo: dict[int, Any] = {}
         for module in step.model.modules():
             # Parameters, buffers, and tensors that are plain attributes or in lists of them.
             for tensor in tensors_in(vars(module)):
                 if id(tensor) not in memo:
-                    memo[id(tensor)] = _fake(tensor, step)
+                    memo[id(tensor)] = _fake(tensor, step, device)
         self.model: nn.Module = copy.deepcopy(step.model, memo)
         self.model.train()
-        self.inputs = _map_tensors(step.inputs, lambda tensor: _fake(tensor, step))
-        self.targets = _map_tensors(step.targets, lambda tensor: _fake(tensor, step))
+        self.inputs = _map_tensors(step.inputs, lambda tensor: _fake(tensor, step, device))
+        self.targets = _map_tensors(step.targets, lambda tensor: _fake(tensor, step, device))
         self.optimizer = self._optimizer(step, memo)
         for group in self.optimizer.param_groups:
             # What torch.optim chooses for CUDA parameters by itself.
@@ -52,7 +56,7 @@ class FakeWorld:
                 )
         for state in step.optimizer.state.values():
             for value in tensors_in(state):
-                memo[id(value)] = _fake(value, step)
+                memo[id(value)] = _fake(value, step, self._device)
         return copy.deepcopy(step.optimizer, memo)
 
     def standing_tensors(self) -> list[Tensor]:
@@ -69,11 +73,18 @@ def fake_world(step: Step) -> Iterator[FakeWorld]:
         yield FakeWorld(step)
 
 
-def _fake(tensor: Tensor, step: Step) -> Tensor:
-    """A fake of the same kind on the CPU; images and filters in the step's memory format."""
+@contextmanager
+def meta_world(step: Step) -> Iterator[FakeWorld]:
+    """The step's model, batch and optimizer on the meta device."""
+    with _no_warnings():
+        yield FakeWorld(step, device="meta")
+
+
+def _fake(tensor: Tensor, step: Step, device: str) -> Tensor:
+    """A fake of the same kind; images and filters in the step's memory format."""
     with torch.no_grad():
         fake: Tensor = torch.empty_strided(
-            tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu"
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device
         )
         if step.memory_format == "channels_last" and fake.dim() == 4 and fake.is_floating_point():
             fake = torch.empty_like(fake, memory_format=torch.channels_last)

@@ -18,7 +18,7 @@ AUTOCAST_DTYPES: Mapping[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": to
 """The precisions that run under autocast."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Step:
     """One iteration of training, as one worker runs it.
 

@@ -40,6 +40,14 @@ class Await:
 
 
 @dataclass(frozen=True, slots=True)
+class Ask:
+    """The program asked whether something is over, and was told so or not."""
+
+    ticket: int
+    answer: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Beside:
     """Work in the background, in order behind what was asked for before."""
 
@@ -59,6 +67,9 @@ class Journal:
     """What one worker's program did, in order. Others may add events of their own kinds."""
 
     events: list[Any] = field(default_factory=list)
+    lateness: int = 0
+    """How often a program that asks whether something is over is told that it is not. Programs may
+    do something else then; whoever puts times to the journal finds out which number is right."""
     _num_tickets: int = 0
 
     def append(self, event: Any) -> None:
@@ -87,11 +98,12 @@ class Journal:
 
 
 class VirtualPending(Pending):
-    """Something that is over as soon as somebody asks: when, the journal's reader decides."""
+    """Something that is over when somebody waits for it: when, the journal's reader decides."""
 
     def __init__(self, journal: Journal, ticket: int) -> None:
         self._journal = journal
         self._ticket: int | None = ticket
+        self._num_asked = 0
 
     def wait(self) -> None:
         """Write down that the program waits here; the second time it does not."""
@@ -100,8 +112,13 @@ class VirtualPending(Pending):
             self._ticket = None
 
     def done(self) -> bool:
-        """Yes: a rehearsed exchange arrives in time, or the program waits for it."""
-        return True
+        """What the journal's lateness says, which is written down."""
+        if self._ticket is None:
+            return True
+        self._num_asked += 1
+        answer = self._num_asked > self._journal.lateness
+        self._journal.append(Ask(self._ticket, answer))
+        return answer
 
 
 class VirtualTeam(Team):

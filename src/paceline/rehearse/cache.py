@@ -1,0 +1,75 @@
+"""What was captured and rehearsed before, for as long as its step is alive.
+
+A capture depends on the step alone, and most rehearsals do not depend on the number of nodes: a
+prediction for another cluster then takes milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from paceline.rehearse.rehearsal import SMALL_BYTES, Rehearsal, rehearse, talk_of
+from paceline.steps import Capture, Step, capture_step
+from paceline.strategies import Strategy
+
+
+@dataclass
+class _Known:
+    capture: Capture
+    rehearsals: dict[Any, Rehearsal] = field(default_factory=dict)
+
+
+_KNOWN: WeakKeyDictionary[Step, _Known] = WeakKeyDictionary()
+
+
+def captured(step: Step) -> Capture:
+    """The step's capture; the second time at once."""
+    if step not in _KNOWN:
+        _KNOWN[step] = _Known(capture_step(step))
+    return _KNOWN[step].capture
+
+
+def rehearsed(
+    step: Step,
+    strategy: str | Strategy,
+    node_sizes: tuple[int, ...],
+    options: Mapping[str, Any],
+) -> Rehearsal:
+    """A rehearsal for nodes of these sizes.
+
+    A strategy is first recorded on two nodes and on three. If it says the same on both, it does so
+    on any number, and the recording is kept for all of them.
+    """
+    if not isinstance(strategy, str) or len(set(node_sizes)) > 1 or len(node_sizes) == 1:
+        return _rehearse(step, strategy, node_sizes, options)
+    size = node_sizes[0]
+    on_two = _rehearse(step, strategy, (size, size), options)
+    on_three = _rehearse(step, strategy, (size, size, size), options)
+    if _says(on_two) == _says(on_three):
+        return on_two
+    return _rehearse(step, strategy, node_sizes, options)
+
+
+def _rehearse(
+    step: Step,
+    strategy: str | Strategy,
+    node_sizes: tuple[int, ...],
+    options: Mapping[str, Any],
+) -> Rehearsal:
+    capture = captured(step)
+    rehearsals = _KNOWN[step].rehearsals
+    # A strategy object is its own key; a name's options may be lists, which have no hash.
+    key = (strategy, node_sizes, repr(sorted(options.items())))
+    if key not in rehearsals:
+        rehearsals[key] = rehearse(
+            step, strategy, node_sizes=node_sizes, capture=capture, **options
+        )
+    return rehearsals[key]
+
+
+def _says(rehearsal: Rehearsal) -> list[Any]:
+    """What the first worker communicates; the size of a small message does not matter."""
+    return talk_of(rehearsal.first, ignore_below=SMALL_BYTES)

@@ -1,0 +1,38 @@
+"""Workers that are not equally fast: how long the slowest of many takes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from paceline.collectives import Numbers
+
+
+def slowest_of(num_workers: Numbers) -> tuple[Numbers, Numbers]:
+    """Mean and variance of the largest of so many standard normal numbers.
+
+    A worker's time has the mean m and the standard deviation s; the slowest of n then takes
+    m + s * mean(n) on average. The density of the largest is n φ(x) Φ(x)ⁿ⁻¹ (David & Nagaraja,
+    "Order Statistics", 2003).
+    """
+    if isinstance(num_workers, np.ndarray):
+        different, places = np.unique(num_workers, return_inverse=True)
+        means, variances = np.array([_slowest_of(int(n)) for n in different]).T
+        return means[places].reshape(num_workers.shape), variances[places].reshape(
+            num_workers.shape
+        )
+    return _slowest_of(int(num_workers))
+
+
+@lru_cache(maxsize=4096)
+def _slowest_of(num_workers: int) -> tuple[float, float]:
+    if num_workers == 1:
+        return 0.0, 1.0
+    from scipy.special import log_ndtr
+
+    x = np.linspace(-9.0, 9.0, 4001)
+    log_density = np.log(num_workers) - x**2 / 2 - np.log(2 * np.pi) / 2
+    density = np.exp(log_density + (num_workers - 1) * log_ndtr(x)) * (x[1] - x[0])
+    mean = float((density * x).sum())
+    return mean, float((density * (x - mean) ** 2).sum())
