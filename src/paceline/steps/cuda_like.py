@@ -1,9 +1,10 @@
 """Make a CPU build dispatch as a CUDA build would.
 
-Fake tensors need a device that the build knows, so a step is captured on the CPU. Three things
+Fake tensors need a device that the build knows, so a step is captured on the CPU. Four things
 then differ from what a GPU runs, and are put right here, at the level where PyTorch decides them:
 autocast's list of operators that want float32 (CUDA has a long one, the CPU nearly none), dropout
-(one fused kernel on CUDA) and attention (always a fused kernel on CUDA).
+(one fused kernel on CUDA), attention (always a fused kernel on CUDA) and recurrent layers (one call
+of cuDNN's, which is captured as the products and gates that it does).
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ _FLOAT32_DTYPE_OPS = (
 # What the CPU widens to the widest of its operands, and CUDA's kernels take as they are.
 _UNCAST_OPS = ("cat", "stack")
 _LOW = (torch.bfloat16, torch.float16)
+_RECURRENT_OPS = ("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input")
 
 
 @contextmanager
@@ -49,6 +51,8 @@ def cuda_like(*, autocast: bool) -> Iterator[None]:
     try:
         library.impl("dropout", _dropout, "AutogradCPU")  # type: ignore[no-untyped-call]
         library.impl("scaled_dot_product_attention", _attention, "AutogradCPU")  # type: ignore[no-untyped-call]
+        for name in _RECURRENT_OPS:
+            library.impl(name, _unrolled(_overload(name)), "AutogradCPU")  # type: ignore[no-untyped-call]
         if autocast:
             for name in filter(_is_left_alone, _FLOAT32_OPS):
                 library.impl(name, _in_float32(_overload(name)), "AutocastCPU")  # type: ignore[no-untyped-call]
@@ -131,6 +135,38 @@ def _dropout(tensor: Tensor, p: float, train: bool) -> Tensor:
     if not train or p == 0 or tensor.numel() == 0:
         return tensor
     return torch.native_dropout(tensor, p, True)[0]
+
+
+def _unrolled(op: Any) -> Callable[..., Any]:
+    """PyTorch's own recurrence: one product of all inputs, then product and gates step by step."""
+
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+
+    def run(*args: Any) -> Any:
+        if torch.is_autocast_enabled("cpu"):
+            # As autocast does for cuDNN: once for the whole layer, not step by step.
+            args = _cast(args, torch.get_autocast_dtype("cpu"))
+        with _without_onednn(), torch.autocast("cpu", enabled=False):
+            return op._op_dk(key, *args)
+
+    return run
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    """Else the CPU's LSTM is one opaque operator of oneDNN's."""
+    was_enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(was_enabled)
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(dtype)
+    return [_cast(each, dtype) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _attention(
