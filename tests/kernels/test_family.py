@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ from torch.utils.flop_counter import (
 )
 
 from paceline.kernels.family import FAMILIES, bytes_of, family_of, flop_of, multiplies
+from paceline.kernels.features import features_of
+from paceline.kernels.library import load_kernel_model
 from paceline.steps import Kernel, Operand, Step, capture_step, zoo_step
 
 
@@ -89,10 +92,9 @@ def test_a_grouped_convolution_is_many_small_ones(
     ("shape", "other", "by"),
     [
         ((6, 7), (7,), torch.mv),
-        ((7,), (7,), torch.dot),
         ((4, 5), (3, 4, 5), lambda a, b: torch.addbmm(a, b, torch.ones(3, 5, 5))),
     ],
-    ids=["mv", "dot", "addbmm"],
+    ids=["mv", "addbmm"],
 )
 def test_flop_of_rarer_products_are_two_for_each_multiplication(
     shape: tuple[int, ...], other: tuple[int, ...], by: Callable[[Tensor, Tensor], Tensor]
@@ -105,11 +107,76 @@ def test_flop_of_rarer_products_are_two_for_each_multiplication(
         for kernel in call.kernels
         if multiplies(family_of(kernel))
     ]
-    wanted = {"mv": 2 * 6 * 7, "dot": 2 * 7, "addbmm": 2 * 3 * 4 * 5 * 5}
+    wanted = {"mv": 2 * 6 * 7, "addbmm": 2 * 3 * 4 * 5 * 5}
     assert {kernel.op: flop_of(kernel) for kernel in forward} == {
         kernel.op: wanted[kernel.op] for kernel in forward
     }
     assert len(forward) == 1
+
+
+def kernels_of(model: nn.Module, inputs: Tensor) -> dict[str, Kernel]:
+    """The first kernel of each operator in a step."""
+    capture = capture_step(Step(model=Summed(model), inputs=inputs))
+    return {kernel.op: kernel for kernel in reversed(list(capture.kernels()))}
+
+
+class Spectrum(nn.Module):
+    """Filters rows by their spectrum, and images too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 64)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        rows = self.linear(rows)
+        filtered: Tensor = torch.fft.irfft(torch.fft.rfft(rows, dim=1) * 0.5, n=32, dim=1)
+        whole: Tensor = torch.fft.fft2(rows.to(torch.complex64)).real
+        return filtered + whole
+
+
+def test_fourier_transforms_have_their_flop_and_bytes_and_no_family() -> None:
+    kernels = kernels_of(Spectrum(), torch.randn(4, 32, 64))
+    points = 4 * 32 * 64
+    assert flop_of(kernels["_fft_r2c"]) == 2.5 * points * 5
+    assert flop_of(kernels["_fft_c2r"]) == 2.5 * points * 5
+    assert flop_of(kernels["_fft_c2c"]) == 5 * points * 11
+    half = 4 * 17 * 64 * 8
+    assert bytes_of(kernels["_fft_r2c"]) == 4 * points + half
+    assert bytes_of(kernels["_fft_c2r"]) == 4 * points + half
+    assert bytes_of(kernels["_fft_c2c"]) == 2 * 8 * points
+    unknown = {op for op, kernel in kernels.items() if family_of(kernel) is None}
+    assert {"_fft_r2c", "_fft_c2r", "_fft_c2c"} <= unknown
+
+
+@pytest.mark.parametrize("by", [torch.dot, torch.vdot])
+def test_a_dot_product_is_a_reduction(by: Callable[[Tensor, Tensor], Tensor]) -> None:
+    kernel = kernels_of(Product(70, by=by), torch.randn(70))[by.__name__]
+    assert family_of(kernel) == "reduction"
+    assert flop_of(kernel) == 2 * 70
+    assert bytes_of(kernel) == 4 * (70 + 70 + 1)
+    assert load_kernel_model("h200").estimate([kernel])[0].origin == "mlp"
+
+
+@pytest.mark.parametrize(
+    ("layer", "dim", "rows", "columns"),
+    [
+        (nn.Conv2d(8, 12, 3), 0, 12, 8 * 9),
+        (nn.Linear(11, 7), 0, 7, 11),
+        (nn.Linear(11, 7), 1, 11, 7),
+    ],
+    ids=["convolution", "rows", "columns"],
+)
+def test_weight_norm_is_a_norm_of_as_many_rows_as_it_keeps_norms(
+    layer: nn.Module, dim: int, rows: int, columns: int
+) -> None:
+    kernels = kernels_of(nn.utils.parametrizations.weight_norm(layer, dim=dim), IMAGE)
+    for op in ("_weight_norm_interface", "_weight_norm_interface_backward"):
+        assert family_of(kernels[op]) == "layer_norm"
+        features = features_of([kernels[op]], "layer_norm")[0]
+        assert list(features[8:10]) == pytest.approx([math.log2(rows), math.log2(columns)])
+        estimate = load_kernel_model("h200").estimate([kernels[op]])[0]
+        assert estimate.origin == "mlp"
+        assert estimate.uncertainty < 2.0  # so small a weight is outside of what was measured
 
 
 def attention(*, causal: bool, backward: bool = False) -> Kernel:
@@ -156,6 +223,10 @@ ROW = Operand("f32", (8,))
         ("_fused_sgd_", "optimizer"),
         ("_fused_rms_norm", "layer_norm"),
         ("index.Tensor", "embedding"),
+        ("dot", "reduction"),
+        ("vdot", "reduction"),
+        ("_weight_norm_interface", "layer_norm"),
+        ("_weight_norm_interface_backward", "layer_norm"),
         ("mkldnn_rnn_layer", None),
         ("_fft_r2c", None),
         ("nosuchoperator", None),

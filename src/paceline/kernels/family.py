@@ -36,7 +36,7 @@ _FAMILY_OF_OP: dict[str, FamilyName] = {
     "attention_backward": "attention",
 }
 _FAMILY_OF_PACKET: dict[str, FamilyName] = {
-    **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "addbmm"), "matmul"),
+    **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "addbmm"), "matmul"),
     **dict.fromkeys(
         (
             "native_layer_norm",
@@ -45,6 +45,8 @@ _FAMILY_OF_PACKET: dict[str, FamilyName] = {
             "native_group_norm_backward",
             "_fused_rms_norm",
             "_fused_rms_norm_backward",
+            "_weight_norm_interface",
+            "_weight_norm_interface_backward",
         ),
         "layer_norm",
     ),
@@ -117,6 +119,8 @@ _FAMILY_OF_PACKET: dict[str, FamilyName] = {
             "argmin",
             "linalg_vector_norm",
             "norm",
+            "dot",
+            "vdot",
             "prod",
             "any",
             "all",
@@ -235,7 +239,9 @@ def flop_of(kernel: Kernel) -> float:
         pairs = math.prod(query.shape[:-1]) * key.shape[-2] * (0.5 if kernel.args[5] else 1.0)
         # Two products forward; five backward, since the scores are computed again (Dao, 2023).
         return pairs * query.shape[-1] * (4.0 if op == "attention" else 10.0)
-    if op in ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot"):
+    if op in ("_fft_r2c", "_fft_c2r", "_fft_c2c"):
+        return _fourier_flop(kernel)
+    if op in ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot"):
         left, right = operands[-2:]
         return 2.0 * left.numel * (right.shape[-1] if len(right.shape) > 1 else 1)
     elements = max((each.numel for each in (*operands, *kernel.outputs)), default=0)
@@ -273,3 +279,12 @@ def _convolution_flop(image: Operand, weight: Operand, output: Operand, transpos
     # transposed, the image and the output change places.
     sums = image if transposed else output
     return 2.0 * sums.numel * math.prod(weight.shape[1:])
+
+
+def _fourier_flop(kernel: Kernel) -> float:
+    # 5 n log2 n for n complex numbers, half of it for real ones (Cooley and Tukey, 1965); of
+    # several dimensions, n is their product.
+    given, made = kernel.operands[0], kernel.outputs[0]
+    points = made if packet_of(kernel.op) == "_fft_c2r" else given
+    length = math.prod(points.shape[dim] for dim in kernel.args[1])
+    return (5.0 if given.dtype == made.dtype else 2.5) * points.numel * max(math.log2(length), 1.0)

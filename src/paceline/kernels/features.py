@@ -171,8 +171,7 @@ def _batch_norm(kernel: Kernel) -> Features:
 
 def _layer_norm(kernel: Kernel) -> Features:
     operand = max(kernel.operands, key=lambda each: each.numel)
-    sizes = next((each for each in kernel.args if _is_sizes(each)), None)
-    columns = math.prod(sizes) if sizes else operand.shape[-1]
+    columns = _normed_together(kernel, operand)
     rows = max(operand.numel // max(columns, 1), 1)
     return [
         _log(rows),
@@ -182,6 +181,15 @@ def _layer_norm(kernel: Kernel) -> Features:
         float(operand.strides is not None),
         float(len(kernel.outputs)),
     ]
+
+
+def _normed_together(kernel: Kernel, operand: Operand) -> int:
+    """Elements that share one norm."""
+    if kernel.op.startswith("_weight_norm"):
+        last = kernel.args[-1]  # the dimension that keeps norms of its own; PyTorch omits 0
+        return operand.numel // operand.shape[last if isinstance(last, int) else 0]
+    sizes = next((each for each in kernel.args if _is_sizes(each)), None)
+    return math.prod(sizes) if sizes else operand.shape[-1]
 
 
 def _is_sizes(value: Any) -> bool:

@@ -49,7 +49,9 @@ class Ensemble:
         inputs = torch.cat([self._normalised(raw), self._labels(ops)], 1)
         with torch.no_grad():
             each = _forward(inputs, self.weights, self.biases)
-        beyond = torch.relu(torch.maximum(self.low - raw, raw - self.high)) / self.scale
+        # What never varied (how many outputs a norm has) has no scale; its own unit must do.
+        scale = torch.where(self.high > self.low, self.scale, 1.0)
+        beyond = torch.relu(torch.maximum(self.low - raw, raw - self.high)) / scale
         doubt = 1.0 + beyond.amax(1)
         spread = each.std(0)
         unsure = torch.sqrt(spread**2 + self.residual**2) * doubt
