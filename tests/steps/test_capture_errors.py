@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim import LBFGS, SGD
+from torch.optim import LBFGS, SGD, SparseAdam
 
 from paceline.steps import Step, capture_step
 
@@ -31,6 +31,9 @@ def step(after: Callable[[Tensor], Any] = Tensor.sum, **settings: Any) -> Step:
     return Step(**{"model": Does(after), "inputs": torch.randn(4, 8), **settings})
 
 
+TOKENS = torch.zeros(4, 8, dtype=torch.int64)
+SPARSE = nn.Embedding(10, 8, sparse=True)
+SPARSE_BAG = nn.EmbeddingBag(10, 8, mode="sum", sparse=True)
 FOREIGN = SGD(nn.Linear(8, 8).parameters(), 0.1)
 
 CASES: dict[str, tuple[Step, str]] = {
@@ -55,6 +58,18 @@ CASES: dict[str, tuple[Step, str]] = {
     "dtype": (
         step(lambda rows: rows.to(torch.float8_e4m3fn).float().sum()),
         r"a tensor of torch\.float8_e4m3fn, which paceline has no cost for; it knows float64",
+    ),
+    "sparse gradient": (
+        step(model=SPARSE, inputs=TOKENS, loss=lambda rows, _: rows.sum(), optimizer=SparseAdam),
+        r"^Sparse tensors, such as the gradient of nn\.Embedding\(sparse=True\), cannot be capt",
+    ),
+    "sparse gradients of a bag": (
+        step(model=SPARSE_BAG, inputs=TOKENS, loss=lambda rows, _: rows.sum()),
+        r"^Sparse tensors, .* take dense ones \(sparse=False\)\.$",
+    ),
+    "sparse activation": (
+        step(lambda rows: torch.sparse.sum(rows.to_sparse())),
+        r"^Sparse tensors, .*cannot be captured",
     ),
     "foreign optimizer": (step(optimizer=FOREIGN), r"holds parameters that the step's model does"),
     "closure": (step(optimizer=LBFGS), r"LBFGS cannot be captured: .*step\(\) needs no arguments"),

@@ -80,6 +80,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def adopt(self, tensors: Any) -> None:
         """Count the memory of tensors that are new, until their storage is freed."""
         for tensor in tensors:
+            if tensor.layout != torch.strided:
+                raise ValueError(
+                    "Sparse tensors, such as the gradient of nn.Embedding(sparse=True), cannot be "
+                    "captured; take dense ones (sparse=False)."
+                )
             storage = tensor.untyped_storage()
             key = storage._cdata
             if key in self._storages:
