@@ -56,6 +56,37 @@ def test_from_a_profile_to_a_prediction(capsys: pytest.CaptureFixture[str]) -> N
     assert json.loads(capsys.readouterr().out)["step_s"] > 0
 
 
+OWN = """
+from torch import nn
+
+def make():
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 50), nn.ReLU(), nn.Linear(50, 10))
+"""
+
+
+def test_a_step_that_was_measured_is_predicted_from_the_table(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("own.py").write_text(OWN)
+    # What is measured already tells the device's speed; the small steps would take long.
+    Profile({"steps": []}, profile().timings).save(Path("here.kernels.gz"))
+    step = ("--batch", "4", "--input", "3x8x8", "--classes", "10", "--optimizer", "adam")
+    measure = ("measure", "kernels", "--device", "cpu", "--out", "here.kernels.gz")
+    assert run(*measure, "--model", "own.py:make", "--model", "mlp", *step, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["planned"] == {}
+    sources = {
+        each
+        for timing in load_profile("here.kernels.gz").timings.values()
+        for each in timing.sources
+    }
+    assert sources == {"net", "own.py:make", "mlp"}
+    assert run("fit", "here.kernels.gz", "--steps", "20", "--json") == 0
+    model_file = json.loads(capsys.readouterr().out)["file"]
+    for model in ("own.py:make", "mlp"):
+        assert run("predict", model, *step, "--model-file", model_file, "--json") == 0
+        assert json.loads(capsys.readouterr().out)["method"]["table"] == pytest.approx(1.0)
+
+
 def test_a_fits_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     profile().save(Path("my-gpu.kernels.gz"))
     assert run("fit", "my-gpu.kernels.gz", "--steps", "20", "--out", "deep/x.safetensors") == 0
@@ -80,6 +111,11 @@ def test_a_fits_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         (("measure", "kernels", "--out", "x.kernels.gz", "--device", "tpu"), "not on 'tpu'"),
         (("measure", "kernels", "--out", "x.kernels.gz", "--budget", "soon"), "soon"),
         (("measure", "kernels", "--out", "x.kernels.gz", "--threads", "0"), "--threads"),
+        (("measure", "kernels", "--out", "x.kernels.gz", "--model", "nosuch"), "'nosuch'"),
+        (
+            ("measure", "kernels", "--out", "x.kernels.gz", "--model", "mlp", "--input", "3xq"),
+            "3xq",
+        ),
         (("measure", "kernels", "--out", "far.kernels.gz", "--device", "cpu"), "another --out"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

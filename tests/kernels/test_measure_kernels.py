@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from paceline.kernels.isolated import make_timer
 from paceline.kernels.measure import machine_facts, measure_kernels
 from paceline.kernels.measure_host import measure_dispatch
 from paceline.kernels.profile import Profile, Timing, load_profile
 from paceline.kernels.real_step import measure_step
-from paceline.steps import Kernel, Operand, capture_step, zoo_step
+from paceline.steps import Kernel, Operand, Step, capture_step, zoo_step
 
 
 def quiet(what: str, done: int, total: int) -> None:
@@ -48,6 +49,36 @@ def test_a_measurement_that_its_budget_ends_goes_on_where_it_stopped(tmp_path: P
     facts = machine_facts("cpu")
     assert {key: whole.facts[key] for key in facts} == facts
     assert whole.facts["failed"] == {}
+
+
+def test_the_kernels_of_a_given_step_come_first_and_keep_their_times(tmp_path: Path) -> None:
+    path = tmp_path / "here.kernels.gz"
+    others = plan(path)
+    step = zoo_step("mlp", batch=4)
+    wanted = list(dict.fromkeys(capture_step(step).kernels()))
+    assert not set(wanted) <= set(others)
+    part = measure_kernels(path, device="cpu", budget_s=0.005, report=quiet, steps=[step])
+    order = [timing.seconds is not None for timing in part.timings.values()]
+    assert order == sorted(order, reverse=True)
+    assert list(part.timings)[: len(wanted)] == wanted
+    assert set(part.timings) == {*wanted, *others}
+    assert all("mlp" in part.timings[kernel].sources for kernel in wanted)
+
+    whole = measure_kernels(path, device="cpu", budget_s=60.0, report=quiet, steps=[step])
+    assert whole.planned() == []
+    before = {kernel: each.seconds for kernel, each in part.measured().items()}
+    after = {kernel: whole.timings[kernel].seconds for kernel in before}
+    assert after == pytest.approx(before, rel=1e-4)
+    again = measure_kernels(path, device="cpu", budget_s=60.0, report=quiet, steps=[step, step])
+    assert again.timings == load_profile(path).timings
+
+
+def test_a_step_that_cannot_be_captured_ends_the_plan_before_it_begins(tmp_path: Path) -> None:
+    path = tmp_path / "here.kernels.gz"
+    step = Step(model=nn.Linear(3, 3), inputs=torch.zeros(2, 4))
+    with pytest.raises(ValueError, match=r"^Linear fails on an input of shape \(2, 4\)"):
+        measure_kernels(path, device="cpu", budget_s=1.0, report=quiet, steps=[step])
+    assert not path.exists()
 
 
 def test_kernels_that_fail_are_named_and_left_out(tmp_path: Path) -> None:

@@ -52,6 +52,14 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
         yield report
 
 
+def parse_shape(text: str) -> tuple[int, ...]:
+    """The sizes of one sample, written as 3x224x224."""
+    parts = text.lower().split("x")
+    if not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise ValueError(f"--input {text} is not a shape: write it as 3x224x224.")
+    return tuple(map(int, parts))
+
+
 def print_json(value: Any) -> None:
     """Print one JSON object, with no terminal markup, on standard output."""
     sys.stdout.write(json.dumps(value, indent=2) + "\n")

@@ -20,7 +20,8 @@ def register(app: typer.Typer) -> None:
         "kernels",
         example="paceline measure kernels --device cuda --out my-gpu.kernels.gz\n"
         "paceline fit my-gpu.kernels.gz\n"
-        "paceline predict resnet50 --model-file my-gpu.model.safetensors",
+        "paceline predict resnet50 --model-file my-gpu.model.safetensors\n"
+        "paceline measure kernels --out my-gpu.kernels.gz --model my_step.py:make --budget '60 s'",
     )(kernels)
 
 
@@ -32,6 +33,26 @@ def kernels(
     budget: Annotated[
         str, typer.Option("--budget", help="How long to time kernels; the plan comes before.")
     ] = "300 s",
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", help="Measure this step first: a zoo name, or module:callable."),
+    ] = None,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Samples of --model.")] = 32,
+    precision: Annotated[
+        str, typer.Option("--precision", help="Of --model: fp32, tf32, bf16 or fp16.")
+    ] = "fp32",
+    memory_format: Annotated[
+        str, typer.Option("--memory-format", help="Of --model: contiguous or channels_last.")
+    ] = "contiguous",
+    optimizer: Annotated[
+        str | None, typer.Option("--optimizer", help="Of --model: sgd, adam or adamw.")
+    ] = None,
+    input_shape: Annotated[
+        str, typer.Option("--input", help="One sample of your own --model, as 3x224x224.")
+    ] = "3x224x224",
+    classes: Annotated[
+        int, typer.Option("--classes", min=1, help="Classes of your own --model.")
+    ] = 1000,
     threads: Annotated[
         int | None, typer.Option("--threads", min=1, help="Threads of CPU kernels.")
     ] = None,
@@ -44,11 +65,13 @@ def kernels(
 
     What is timed: the kernels of the zoo at several batches and precisions, and random neighbours
     of them; what issuing them costs the host; and small real steps. A run that was interrupted, or
-    whose budget was too small, goes on where it stopped when it is started again.
+    whose budget was too small, goes on where it stopped when it is started again. With --model,
+    which may be given several times, the kernels of that very step are timed before all others.
     """
     from paceline.cluster.units import parse_duration
     from paceline.kernels.measure import make_plan, measure_kernels, settings_for
     from paceline.kernels.profile import SUFFIX, Profile
+    from paceline.steps import load_step
 
     if not out.name.endswith(SUFFIX):
         raise ValueError(f"A profile's name ends with {SUFFIX}: give --out {out.stem}{SUFFIX}.")
@@ -56,11 +79,23 @@ def kernels(
         import torch
 
         torch.set_num_threads(threads)
+    steps = [
+        load_step(
+            name,
+            batch=batch,
+            precision=precision,  # type: ignore[arg-type]
+            memory_format=memory_format,  # type: ignore[arg-type]
+            optimizer=optimizer,
+            input_shape=frame.parse_shape(input_shape),
+            num_classes=classes,
+        )
+        for name in model or ()
+    ]
     num_processes = os.cpu_count() or 1
     with frame.progress() as report:
         if plan_only:
             profile: Profile = make_plan(
-                out, settings_for(device), report, num_processes=num_processes
+                out, settings_for(device), report, steps=steps, num_processes=num_processes
             )
         else:
             profile = measure_kernels(
@@ -68,6 +103,7 @@ def kernels(
                 device=device,
                 budget_s=parse_duration(budget),
                 report=report,
+                steps=steps,
                 num_processes=num_processes,
             )
     _summarise(profile, out, as_json=json)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from paceline.kernels.measure_host import measure_dispatch, measure_small_steps
 from paceline.kernels.plan import CPU_PLAN, GPU_PLAN, PlanSettings, plan_kernels
 from paceline.kernels.profile import Profile, Timing, append, load_profile
 from paceline.kernels.timer import Timer, num_threads
-from paceline.steps.kernel import Kernel
+from paceline.steps import Capture, Kernel, Step, capture_step
 from paceline.version import __version__
 
 Report = Callable[[str, int, int], None]
@@ -30,34 +31,65 @@ def settings_for(device: str) -> PlanSettings:
 
 
 def make_plan(
-    path: Path, settings: PlanSettings, report: Report, *, num_processes: int = 1
+    path: Path,
+    settings: PlanSettings,
+    report: Report,
+    *,
+    steps: Sequence[Step] = (),
+    num_processes: int = 1,
 ) -> Profile:
-    """Write a profile in which every kernel is planned and none is measured yet."""
+    """Write a profile in which every kernel is planned, those of ``steps`` first, none measured."""
 
     def progress(share: float) -> None:
         report("capturing networks", round(share * 1000), 1000)
 
+    captures = [capture_step(step) for step in steps]  # what cannot be captured is said at once
     plan = plan_kernels(settings, progress=progress, num_processes=num_processes)
     facts = {"neighbours": {"tried": dict(plan.tried), "dropped": dict(plan.dropped)}}
     timings = {kernel: Timing(None, 0, each) for kernel, each in plan.sources.items()}
     profile = Profile(facts, timings)
+    _put_first(profile, captures)
     profile.save(path)
     return profile
 
 
+def _put_first(profile: Profile, captures: Sequence[Capture]) -> None:
+    """Plan the kernels of ``captures`` before all others; those that have a time keep it."""
+    first: dict[Kernel, Timing] = {}
+    for capture in captures:
+        for kernel in dict.fromkeys(capture.kernels()):
+            known = first.get(kernel) or profile.timings.get(kernel) or Timing(None)
+            sources = tuple(sorted({*known.sources, capture.name}))
+            first[kernel] = replace(known, sources=sources)
+    rest = {kernel: each for kernel, each in profile.timings.items() if kernel not in first}
+    profile.timings = first | rest
+
+
 def measure_kernels(
-    path: Path, *, device: str, budget_s: float, report: Report, num_processes: int = 1
+    path: Path,
+    *,
+    device: str,
+    budget_s: float,
+    report: Report,
+    steps: Sequence[Step] = (),
+    num_processes: int = 1,
 ) -> Profile:
     """Time what the profile at ``path`` plans; begin a new one if there is none.
 
+    The kernels of ``steps`` come first, so that a prediction of them finds all in the table.
     Stops when everything is measured or the budget is spent; called again, it goes on.
     """
     timer = make_timer(device)
     if path.exists():
         profile = load_profile(path)
+        _check_same_machine(profile, path, device)
+        if steps:
+            _put_first(profile, [capture_step(step) for step in steps])
+            profile.save(path)
     else:
-        profile = make_plan(path, settings_for(device), report, num_processes=num_processes)
-    _check_same_machine(profile, path, device)
+        profile = make_plan(
+            path, settings_for(device), report, steps=steps, num_processes=num_processes
+        )
     profile.facts |= machine_facts(device)
     append(path, profile.facts, {})
     try:
