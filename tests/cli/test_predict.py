@@ -45,16 +45,12 @@ def step():
         model=nn.Linear(4, 4), inputs=torch.zeros(5, 4), loss=lambda out, _: out.sum(), name="mine"
     )
 
-def recurrent():
-    class Recurrent(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.cells = nn.LSTM(8, 8)
-
-        def forward(self, rows):
-            return self.cells(rows)[0].sum()
-
-    return Step(model=Recurrent(), inputs=torch.zeros(5, 2, 8))
+def fourier():
+    return Step(
+        model=nn.Linear(8, 8),
+        inputs=torch.zeros(5, 8),
+        loss=lambda out, _: torch.fft.rfft(out).abs().sum(),
+    )
 
 def looks():
     class Looks(nn.Module):
@@ -106,7 +102,9 @@ def predicted(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, 
     assert set(value) >= KEYS
     parts = value["compute_s"] + value["exposed_communication_s"] + value["host_s"]
     assert parts == pytest.approx(value["step_s"])
-    assert value["throughput_per_s"] == pytest.approx(value["batch"] / value["step_s"])
+    assert value["throughput_per_s"] == pytest.approx(
+        value["workers"] * value["batch"] / value["step_s"]
+    )
     assert sum(value["method"].values()) == pytest.approx(1.0)
     assert err == "".join(f"Note: {warning}\n" for warning in value["warnings"])
     return value
@@ -178,8 +176,8 @@ def test_ones_own_network_and_step(
 
 
 def test_an_unknown_operator_is_noted(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    value = predicted(capsys, "own_net.py:recurrent")
-    assert "mkldnn_rnn_layer" in value["warnings"][0]
+    value = predicted(capsys, "own_net.py:fourier")
+    assert "_fft_r2c" in value["warnings"][0]
 
 
 @pytest.mark.parametrize(
@@ -290,3 +288,36 @@ def test_bad_clusters_are_one_sentence(
     assert sentence in err
     assert "Traceback" not in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_a_run_options_and_a_trace_on_the_command_line(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ("mlp", "--cluster", "lab-2x2", "--device", "h200", "--strategy", "daso")
+    slow = predicted(capsys, *common, "--option", "daso.period=1", "--option", "daso.delay=0")
+    quick = predicted(capsys, *common, "--option", "daso.period=8")
+    assert slow["step_s"] > quick["step_s"]
+    run_of = predicted(capsys, *common, "--samples", "1280", "--epochs", "2.5", "--jitter", "0.1")
+    assert run_of["run"]["num_steps"] == 1280 * 2.5 / (32 * 4)
+    assert run(*common, "--trace", "steps.json", "--samples", "64000") == 0
+    assert "whole run" in capsys.readouterr().out
+    assert json.loads(Path("steps.json").read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("--epochs", "2"), "--samples"),
+        (("--compare", "--trace", "x.json"), "--compare"),
+        (("--trace", "x.txt"), ".json"),
+        (("--option", "daso.perod=3", "--strategy", "daso"), "perod"),
+        (("--option", "diloco.period=3"), "diloco"),
+    ],
+)
+def test_bad_runs_and_options_are_one_sentence(
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], word: str
+) -> None:
+    assert run("mlp", "--cluster", "lab-2x2", *arguments) == 2
+    told = capsys.readouterr().err
+    assert word in told
+    assert "Traceback" not in told

@@ -29,9 +29,11 @@ def test_the_links_that_a_job_has(nodes: tuple[int, ...], places: list[str]) -> 
     assert all(other == first for other in others)
     assert [one.place for one in first] == places
     for one in first:
-        assert [(sample.kind, sample.num_bytes) for sample in one.samples] == [
-            (kind, size) for kind in ("all_reduce", "broadcast") for size in SIZES
-        ]
+        team = "node" if one.place == "inside" else "across"
+        expected = [(team, kind, size) for kind in ("all_reduce", "broadcast") for size in SIZES]
+        if one.place == "between" and max(nodes) > 1:
+            expected += [("world", "all_reduce", size) for size in SIZES]
+        assert [(each.team, each.kind, each.num_bytes) for each in one.samples] == expected
         # Between processes of one machine: slower than its memory, faster than a modem.
         assert 1e6 < one.link.bandwidth_bytes_per_s < 1e12
         assert 0 <= one.link.latency_s < 1

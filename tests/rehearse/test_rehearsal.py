@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from jobs import run_job
-from paceline.cluster import load_cluster
+from paceline.cluster import Cluster, Link, load_cluster
 from paceline.cluster.devices import load_device
+from paceline.collectives import Route, Topology
 from paceline.kernels.model import KernelModel
-from paceline.rehearse.rehearsal import Rehearsal, rehearse
+from paceline.rehearse.compute import compute_cost
+from paceline.rehearse.rehearsal import Conditions, Rehearsal, rehearse
 from paceline.steps import Step, capture_step, zoo_step
 from paceline.strategies import Strategy, register_strategy
 from paceline.strategies.registry import _STRATEGIES
@@ -119,6 +123,87 @@ def test_a_strategy_of_ones_own_trains_and_is_rehearsed(every_third: str) -> Non
     talk = [len(begun(rehearsal, 0, number)) for number in range(6)]
     assert talk == [0, 0, 2, 0, 0, 2]
     assert sum(each.num_bytes for each in begun(rehearsal, 0, 2)) == 4 * (12 + 3)
+
+
+def across_cluster(link_bytes_per_s: float, node_sizes: tuple[int, ...]) -> Cluster:
+    base = load_cluster("lab-2x2").nodes[0]
+    free = Link(latency_s=0.0, bandwidth_bytes_per_s=1e15)
+    link = Link(latency_s=0.0, bandwidth_bytes_per_s=link_bytes_per_s, shared=True)
+    nodes = tuple(
+        base.replace(name=f"n{place}", count=1, workers=size, inside=free, between=link)
+        for place, size in enumerate(node_sizes)
+    )
+    return Cluster(name="given", nodes=nodes)
+
+
+def test_an_exchange_that_is_late_is_merged_when_it_has_come() -> None:
+    """With B = 4, W = 1: an exchange of three steps' length holds up nobody, one of six does."""
+    step = zoo_step("small-cnn", batch=64)
+    model = KernelModel(load_device("cpu-core"))
+    rehearsal = rehearse(step, "daso", node_sizes=(1, 1), warmup_steps=0)
+    alone_s = compute_cost(rehearsal.capture, model).timeline.step_s
+    exchanged = sum(each.num_bytes for each in begun(rehearsal, 0, 3))
+    for num_steps, expected in ((0.5, 1.0), (3.0, 1.0), (6.0, 6.0 / 4)):
+        # Two workers: a ring moves each byte once.
+        cluster = across_cluster(exchanged / (num_steps * alone_s), (1, 1))
+        step_s = float(rehearsal.time(cluster, model).step_s)
+        assert step_s / alone_s == pytest.approx(expected, rel=0.12)
+    waits = rehearse(step, "daso", node_sizes=(1, 1), warmup_steps=0, late="wait")
+    cluster = across_cluster(exchanged / (3.0 * alone_s), (1, 1))
+    waiting_s = float(waits.time(cluster, model).step_s)
+    assert waiting_s / alone_s == pytest.approx((4 + 3 - 1) / 4, rel=0.12)
+
+
+def test_every_phase_of_a_run_is_rehearsed() -> None:
+    step = zoo_step("mlp", batch=4)
+    options: dict[str, Any] = {"warmup_steps": 500, "cooldown_steps": 300, "total_steps": 100_000}
+    rehearsal = rehearse(step, "daso", node_sizes=(1, 1), **options)
+    assert set(rehearsal.first.phases) == {"warm-up", "cycling", "cool-down"}
+    timed = rehearsal.time(across_cluster(1e5, (1, 1)), KernelModel(load_device("cpu-core")))
+    phases = timed.phases_s()
+    assert phases["warm-up"] == pytest.approx(phases["cool-down"])
+    assert phases["warm-up"] > 2 * phases["cycling"]
+
+
+def test_unequal_nodes_wait_for_the_slow_one() -> None:
+    step = zoo_step("small-cnn", batch=64)
+    model = KernelModel(load_device("cpu-core"))
+    rehearsal = rehearse(step, "sync", node_sizes=(2, 1))
+    equal = across_cluster(1e15, (2, 1))
+    slow = equal.replace(nodes=(equal.nodes[0], equal.nodes[1].replace(slowdown=3.0)))
+    equal_s, slow_s = (float(rehearsal.time(each, model).step_s) for each in (equal, slow))
+    assert slow_s / equal_s == pytest.approx(3.0, rel=0.02)
+
+
+def test_timing_many_at_once_is_timing_each() -> None:
+    step = zoo_step("small-cnn", batch=64)
+    model = KernelModel(load_device("cpu-core"))
+    cases: list[tuple[str, dict[str, Any]]] = [("sync", {}), ("daso", {"warmup_steps": 0})]
+    for strategy, options in cases:
+        rehearsal = rehearse(step, strategy, node_sizes=(2, 2), **options)
+        rates = np.geomspace(1e6, 1e9, 7)
+        route = Route(latency_s=1e-4, bandwidth_bytes_per_s=rates)
+        inside = Route(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
+        topology = Topology(num_nodes=4, workers_per_node=2, inside=inside, between=route)
+        factors = np.linspace(0.5, 2.0, 7)
+        many = rehearsal.retime(
+            Conditions(topology=topology, arithmetic=factors, memory=factors), model
+        )
+        for place, rate in enumerate(rates):
+            alone = replace(topology, between=replace(route, bandwidth_bytes_per_s=rate))
+            conditions = Conditions(
+                topology=alone, arithmetic=factors[place], memory=factors[place]
+            )
+            one = rehearsal.retime(conditions, model)
+            assert np.asarray(many.step_s)[place] == pytest.approx(float(one.step_s))
+
+
+def test_a_worker_that_differs_from_its_neighbours_keeps_the_number_of_workers() -> None:
+    rehearsal = rehearse(zoo_step("mlp", batch=4), "daso", node_sizes=(2, 2))
+    route = Route(latency_s=1e-4, bandwidth_bytes_per_s=1e8)
+    topology = Topology(num_nodes=4, workers_per_node=8, inside=route, between=route)
+    with pytest.raises(ValueError, match="this rehearsal has 2"):
+        rehearsal.retime(Conditions(topology=topology), KernelModel(load_device("cpu-core")))
 
 
 def test_the_users_step_is_untouched() -> None:

@@ -11,6 +11,7 @@ from rich.table import Table
 from paceline.cli import frame
 
 if TYPE_CHECKING:
+    from paceline.cluster import Cluster
     from paceline.teams.measured_links import MeasuredLink
 
 app = frame.new_app(help_text="Measure links, and write what was measured into files.")
@@ -41,7 +42,9 @@ def links(
     """Measure the links of the job this runs in, and write them into a cluster's file.
 
     Times all-reduces and broadcasts inside the nodes and between them, and fits each link's
-    latency, bandwidth and efficiency. Every worker of the job runs it; the first one answers.
+    latency, bandwidth and efficiency. Then measures how much the workers slow each other down:
+    computing at the same time, and computing while they communicate. Every worker of the job runs
+    it; the first one answers.
     """
     import os
 
@@ -53,6 +56,7 @@ def links(
     from paceline.teams import find_workers
     from paceline.teams.launcher import find_place
     from paceline.teams.measured_links import SIZES_BYTES, measure_links, measured_cluster
+    from paceline.teams.measured_workers import measure_workers
 
     base = load_cluster(cluster)
     sizes_bytes = [size for size in SIZES_BYTES if size <= parse_size(largest)]
@@ -71,20 +75,22 @@ def links(
         torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
     job = find_workers()
     measured = measure_links(job, sizes_bytes=sizes_bytes)
+    met = measure_workers(job)
     dist.destroy_process_group()
     if job.world.rank != 0:
         return
-    result = measured_cluster(base, job.node_sizes, measured)
+    result = measured_cluster(base, job.node_sizes, measured, workers=met)
     out.write_text(dump_cluster(result), "utf-8")
     if json:
         frame.print_json(
             {
                 "file": str(out),
                 "cluster": result.to_dict(),
+                "slowdown": met.slowdown,
                 "links": [
                     {
                         "place": one.place,
-                        **one.link.model_dump(mode="json"),
+                        **getattr(result.nodes[0], one.place).model_dump(mode="json"),
                         "mean_error": {
                             kind: one.mean_error_of(kind) for kind in ("all_reduce", "broadcast")
                         },
@@ -95,7 +101,8 @@ def links(
             }
         )
         return
-    frame.console().print(_table(measured))
+    frame.console().print(_table(measured, result))
+    frame.console().print(f"a worker computes {met.slowdown:.2f} times as long when all compute")
     frame.console().print(f"written to {out}", soft_wrap=True)
 
 
@@ -113,10 +120,11 @@ def _run_job(num_workers: int, options: list[str]) -> int:
     return subprocess.run(command, env=environment, check=False).returncode
 
 
-def _table(measured: list[MeasuredLink]) -> Table:
+def _table(measured: list[MeasuredLink], cluster: Cluster) -> Table:
     from paceline.cluster.units import format_bandwidth, format_duration, format_size
 
-    table = Table("link", "latency", "bandwidth", "half at", "per", "all-reduce", "broadcast")
+    columns = ("link", "latency", "bandwidth", "half at", "per", "takes", "all-reduce", "broadcast")
+    table = Table(*columns)
     for one in measured:
         link = one.link
         table.add_row(
@@ -125,6 +133,7 @@ def _table(measured: list[MeasuredLink]) -> Table:
             format_bandwidth(link.bandwidth_bytes_per_s, bits=one.place == "between"),
             format_size(link.half_bytes) if link.half_bytes else "-",
             "node" if link.shared else "worker",
+            f"{getattr(cluster.nodes[0], one.place).interference:.0%}",
             f"{one.mean_error_of('all_reduce'):.1%}",
             f"{one.mean_error_of('broadcast'):.1%}",
         )

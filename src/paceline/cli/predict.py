@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from paceline.cli import frame
+from paceline.cli.options import parse_options
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from paceline.cluster import Device
     from paceline.rehearse import Prediction
+    from paceline.rehearse.run import Run
 
 
 def register(app: typer.Typer) -> None:
@@ -23,6 +26,8 @@ def register(app: typer.Typer) -> None:
         app,
         "predict",
         example="paceline predict resnet50 --device h200 --batch 256 --precision bf16\n"
+        "paceline predict vgg16 --cluster ethernet-10g --compare\n"
+        "paceline predict resnet50 --cluster aws-p4d --nodes 4 --samples 1281167 --epochs 90\n"
         "paceline predict my_model.py:make --input 3x128x128 --classes 10 --device a100 --json",
     )(predict)
 
@@ -47,7 +52,24 @@ def predict(
     strategy: Annotated[
         str, typer.Option("--strategy", help="How the cluster trains: `paceline strategies`.")
     ] = "sync",
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="NAME.KEY=VALUE", help="A strategy's option."),
+    ] = None,
     compare: Annotated[bool, typer.Option("--compare", help="All strategies.")] = False,
+    samples: Annotated[
+        int | None, typer.Option("--samples", min=1, help="Samples of an epoch: cost of a run.")
+    ] = None,
+    epochs: Annotated[
+        float, typer.Option("--epochs", help="How often the run sees the samples.")
+    ] = 1.0,
+    jitter: Annotated[
+        float | None,
+        typer.Option("--jitter", min=0, help="How much workers' times vary, as 0.05."),
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="Write the steps for Perfetto: *.json[.gz].")
+    ] = None,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Samples a worker and step.")] = 32,
     precision: Annotated[
         str, typer.Option("--precision", help="fp32, tf32, bf16 or fp16.")
@@ -86,7 +108,7 @@ def predict(
         precision=precision,  # type: ignore[arg-type]
         memory_format=memory_format,  # type: ignore[arg-type]
         optimizer=optimizer,
-        input_shape=_parse_shape(input_shape),
+        input_shape=frame.parse_shape(input_shape),
         num_classes=classes,
     )
     if compare and cluster is None:
@@ -94,6 +116,11 @@ def predict(
     own = _own_device(device, cluster, model_file)
     wanted = _changed(own, flops, memory_bandwidth) if own is not None else None
     names = strategy_names() if compare else [strategy]
+    options = parse_options(option or [], names)
+    if epochs <= 0 or (epochs != 1.0 and samples is None):
+        raise ValueError("--epochs needs --samples, the samples of one epoch, and is above 0.")
+    if compare and trace is not None:
+        raise ValueError("--trace is of one strategy: leave --compare out.")
     predictions = [
         predict_step(
             step,
@@ -103,6 +130,10 @@ def predict(
             workers=workers,
             strategy=name,
             model=model_file,
+            jitter=jitter,
+            samples=None if samples is None else round(samples * epochs),
+            trace=trace,
+            **options.get(name, {}),
         )
         for name in names
     ]
@@ -113,15 +144,10 @@ def predict(
         _show_all(predictions)
     else:
         _show(predictions[0])
+    if trace is not None:
+        sys.stderr.write(f"trace written to {trace}; open it at ui.perfetto.dev\n")
     for warning in predictions[0].warnings:
         sys.stderr.write(f"Note: {warning}\n")
-
-
-def _parse_shape(text: str) -> tuple[int, ...]:
-    parts = text.lower().split("x")
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise ValueError(f"--input {text} is not a shape: write it as 3x224x224.")
-    return tuple(map(int, parts))
 
 
 def _own_device(
@@ -159,14 +185,16 @@ def _show(prediction: Prediction) -> None:
     from paceline.cluster.units import format_duration, format_size
 
     screen = frame.console()
-    low, high = (prediction.step_s * (1 + sign * prediction.uncertainty) for sign in (-1, 1))
+    low, high = prediction.range_s
     table = Table(show_header=False, box=None, title=_title(prediction), title_justify="left")
     table.add_row(
         "step",
         f"{format_duration(prediction.step_s)}  "
-        f"({format_duration(max(low, 0.0))} to {format_duration(high)})",
+        f"({format_duration(low)} to {format_duration(high)})",
     )
     table.add_row("throughput", f"{prediction.throughput_per_s:,.0f} samples/s")
+    if prediction.workers > 1:
+        table.add_row("scaling efficiency", f"{prediction.scaling_efficiency:.0%}")
     table.add_row("limited by", prediction.bottleneck)
     verdict = "fits" if prediction.fits else "does not fit"
     table.add_row(
@@ -175,12 +203,24 @@ def _show(prediction: Prediction) -> None:
         f"{verdict}",
     )
     table.add_row("kernels timed by", _methods(prediction))
+    if prediction.run is not None:
+        table.add_row("whole run", _run(prediction.run))
     screen.print(table)
     screen.print(_bar(prediction, width=60))
     for phase, seconds in prediction.phases_s.items():
         if phase != "all":
             screen.print(f"{phase}: {format_duration(seconds)} a step")
     screen.print(_legend())
+
+
+def _run(run: Run) -> str:
+    parts = [
+        f"{run.num_steps:,} steps",
+        str(timedelta(seconds=round(run.seconds))),
+        f"{run.device_hours:,.1f} device-hours",
+        "price not known" if run.dollars is None else f"{run.dollars:,.2f} US dollars",
+    ]
+    return ", ".join(parts)
 
 
 def _legend() -> Text:
@@ -197,19 +237,29 @@ def _show_all(predictions: list[Prediction]) -> None:
     from paceline.cluster.units import format_duration
 
     longest_s = max(prediction.step_s for prediction in predictions)
-    table = Table("strategy", "step", "efficiency", "samples/s", "where the time goes")
+    with_runs = predictions[0].run is not None
+    runs = ("whole run", "US dollars") if with_runs else ()
+    table = Table("strategy", "step", "efficiency", "samples/s", *runs, "where the time goes")
     for prediction in sorted(predictions, key=lambda each: each.step_s):
         table.add_row(
             prediction.strategy,
             format_duration(prediction.step_s),
             f"{prediction.scaling_efficiency:.0%}",
             f"{prediction.throughput_per_s:,.0f}",
+            *_run_columns(prediction.run),
             _bar(prediction, width=max(1, round(40 * prediction.step_s / longest_s))),
         )
     table.title = _title(predictions[0])
     screen = frame.console()
     screen.print(table)
     screen.print(_legend())
+
+
+def _run_columns(run: Run | None) -> tuple[str, ...]:
+    if run is None:
+        return ()
+    dollars = "-" if run.dollars is None else f"{run.dollars:,.2f}"
+    return str(timedelta(seconds=round(run.seconds))), dollars
 
 
 def _title(prediction: Prediction) -> str:

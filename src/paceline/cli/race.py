@@ -17,6 +17,7 @@ from paceline.cli.lab import (
     SlowOption,
     WorkersOption,
 )
+from paceline.cli.options import parse_options
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -109,7 +110,7 @@ def race(
         learning_rate=learning_rate,
         target=_DEFAULT_TARGETS[data_name] if target is None else target,
         seed=seed,
-        options=_parse_options(option or [], names),
+        options=parse_options(option or [], names),
     )
     num_steps = count_steps(settings, len(data_set.train), layout.num_workers)
     kind = choose_emulation(emulation)
@@ -131,29 +132,6 @@ def race(
         return
     frame.console().print(_table(outcome))
     typer.echo(f"Results and logs: {folder / 'race.json'}")
-
-
-def _parse_options(texts: list[str], names: list[str]) -> dict[str, dict[str, Any]]:
-    """Options of strategies from ``NAME.KEY=VALUE``, checked by the strategy itself."""
-    import json
-
-    from paceline.strategies import make_strategy, strategy_names
-
-    options: dict[str, dict[str, Any]] = {}
-    for text in texts:
-        place, _, value = text.partition("=")
-        name, _, key = place.partition(".")
-        if not value or not key:
-            raise ValueError(f"--option {text} is not understood; write daso.period=8")
-        if name not in names or name not in strategy_names():
-            raise ValueError(f"--option {text}: {name!r} is not one of the strategies that race")
-        try:
-            options.setdefault(name, {})[key] = json.loads(value)
-        except json.JSONDecodeError:
-            options.setdefault(name, {})[key] = value
-    for name, values in options.items():
-        make_strategy(name, **values)
-    return options
 
 
 class _LiveProgress:

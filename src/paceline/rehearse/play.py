@@ -29,6 +29,7 @@ CollectiveCost: TypeAlias = Callable[[TeamName, Kind, int, int], Numbers]
 """Seconds of a collective: team, kind, bytes, how many of the node's workers do one at once."""
 _Key: TypeAlias = tuple[int, int]  # worker, ticket
 _Process: TypeAlias = Generator[_Key, None, None]
+_AT_ONCE: _Key = (-1, 0)  # what a process waits for that only lets others go first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +110,7 @@ def play(roles: Sequence[Role], *, with_spans: bool = False) -> Played:
 class _Player:
     def __init__(self, roles: Sequence[Role], *, with_spans: bool) -> None:
         self._roles = roles
-        self._over: dict[_Key, _Over] = {}
+        self._over: dict[_Key, _Over] = {_AT_ONCE: _Over(0.0, "node")}
         self._arrivals: dict[tuple[bool, str, int], list[tuple[_Key, Numbers]]] = defaultdict(list)
         self._counts: dict[tuple[int, bool, str], int] = defaultdict(int)
         self._free_s: dict[tuple[bool, str], Numbers] = defaultdict(float)
@@ -135,9 +136,9 @@ class _Player:
                 blocked = next(process, None)
                 if blocked is not None:
                     still.append((process, blocked))
-                still += self._asked_for
-                self._asked_for = []
-            waiting = still
+            # Background work goes first: what it takes from the main programs must be known.
+            waiting = [*self._asked_for, *still]
+            self._asked_for = []
             assert progressed or not waiting, "workers wait for each other for ever"
         ends = np.array([np.stack(np.broadcast_arrays(*steps)) for steps in self._ends])
         return Played(ends_s=ends, premature=self._premature, spans=tuple(self._spans or ()))
@@ -176,7 +177,10 @@ class _Player:
                 if key not in self._over:
                     yield key
                 # Background work is a thread that waits; the main program's device does.
+                before_s = clock.ready_s
                 self._hold(worker, self._over[key], clock, host=rules.serial or background)
+                if not background:
+                    self._note(worker, "compute", "wait", before_s, clock.ready_s)
             elif isinstance(operation, Ask):
                 if operation.answer:
                     key = (worker, operation.ticket)
@@ -185,6 +189,7 @@ class _Player:
                     self._premature = self._premature | (self._over[key].at_s > clock.host_s)
             elif isinstance(operation, Beside):
                 self._begin_beside(worker, operation, clock)
+                yield _AT_ONCE
             elif isinstance(operation, Read):
                 clock.host_s = clock.ready_s
             elif isinstance(operation, Pause):
@@ -201,7 +206,6 @@ class _Player:
         clock.hold(over.at_s, host=host)
         if self._roles[worker].rules.jitter:
             self._forget_lead(worker, over, before_s, clock)
-        self._note(worker, "compute", "wait", before_s, clock.ready_s)
 
     def _forget_lead(self, worker: int, over: _Over, before_s: Numbers, clock: _Clock) -> None:
         """Who waited for others is as late as they are."""
@@ -222,7 +226,11 @@ class _Player:
         else:
             busy_s = work.device_s
             end_s = np.maximum(clock.device_s + busy_s, clock.host_s + work.lag_s)
-        if not background:
+        if background:
+            # It shares the device with the main program: both get half of it.
+            end_s = end_s + busy_s
+            self._under_way[worker].append((end_s - 2 * busy_s, end_s, 0.5))
+        else:
             end_s = self._stretched(worker, end_s - busy_s, busy_s)
             if rules.jitter:
                 clock.own_variance = clock.own_variance + (rules.jitter * busy_s) ** 2

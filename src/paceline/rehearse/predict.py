@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,11 @@ from paceline.rehearse.cache import captured, rehearsed
 from paceline.rehearse.compute import Compute, compute_cost
 from paceline.rehearse.prediction import Bottleneck, Prediction
 from paceline.rehearse.rehearsal import Timed, distinct_nodes
+from paceline.rehearse.run import num_steps_of, run_cost
+from paceline.rehearse.trace import write_alone_trace, write_cluster_trace
 from paceline.steps import Capture, Step
-from paceline.strategies import Strategy
+from paceline.strategies import Strategy, make_strategy, strategy_class
+from paceline.train.trace import check_trace_path
 
 MEASURED_LINK_UNCERTAINTY = 0.1
 """Of exposed communication over links that `paceline measure links` measured."""
@@ -35,6 +39,8 @@ def predict(
     strategy: str | Strategy = "sync",
     model: KernelModel | Path | None = None,
     jitter: float | None = None,
+    samples: int | None = None,
+    trace: str | Path | None = None,
     **options: Any,
 ) -> Prediction:
     """What a training step costs: how long, what limits it, does it fit.
@@ -52,9 +58,15 @@ def predict(
             paceline.
         jitter: How much a worker's time varies from step to step (standard deviation over mean);
             by default the cluster's own figure.
+        samples: Samples of the whole run, all epochs together; the prediction then has a ``run``.
+        trace: A file (``.json`` or ``.json.gz``) for the predicted steps, as Perfetto reads them.
         **options: The strategy's options.
 
     """
+    if trace is not None:
+        check_trace_path(trace)
+    if samples is not None and samples < 1:
+        raise ValueError(f"A run has at least one sample, not {samples}.")
     chosen = None if cluster is None else _resized(cluster, nodes, workers)
     capture = step if isinstance(step, Capture) else captured(step)
     models = _models(chosen, device, model)
@@ -62,14 +74,57 @@ def predict(
         (own,) = models.values()
         slowdown = 1.0 if chosen is None else chosen.nodes[0].slowdown
         alone = compute_cost(capture, own, slowdown=slowdown)
-        return _alone(capture, own, alone)
+        if trace is not None:
+            write_alone_trace(trace, capture, alone)
+        found = _alone(capture, own, alone)
+        return found if samples is None else _with_run(found, samples, {"all": None}, chosen)
     if isinstance(step, Capture):
         raise ValueError("A cluster's prediction needs the step itself, not only its capture.")
+    if samples is not None:
+        options = _with_length(strategy, options, samples, chosen, capture.batch)
     rehearsal = rehearsed(step, strategy, chosen.workers_per_node, options)
-    timed = rehearsal.time(chosen, models, jitter=jitter)
-    return _together(
+    timed = rehearsal.time(chosen, models, jitter=jitter, with_spans=trace is not None)
+    found = _together(
         capture, chosen, models, timed, strategy=rehearsal.strategy, extra=rehearsal.extra_bytes
     )
+    if trace is not None:
+        write_cluster_trace(trace, found, chosen, timed)
+    if samples is None:
+        return found
+    return _with_run(found, samples, make_strategy(strategy, **options).phases(), chosen)
+
+
+def _with_length(
+    strategy: str | Strategy,
+    options: dict[str, Any],
+    samples: int,
+    cluster: Cluster,
+    batch: int,
+) -> dict[str, Any]:
+    """Tell a strategy that wants to know it how long the run is."""
+    if not isinstance(strategy, str) or "total_steps" in options or "total_epochs" in options:
+        return options
+    if "total_steps" not in strategy_class(strategy).options_type.model_fields:
+        return options
+    num_steps = num_steps_of(samples, workers=cluster.num_workers, batch=batch)
+    return {**options, "total_steps": num_steps}
+
+
+def _with_run(
+    found: Prediction,
+    samples: int,
+    phases: Mapping[str, int | None],
+    cluster: Cluster | None,
+) -> Prediction:
+    run = run_cost(
+        samples=samples,
+        num_steps=num_steps_of(samples, workers=found.workers, batch=found.batch),
+        phases=phases,
+        phases_s=found.phases_s or {"all": found.step_s},
+        workers=found.workers,
+        price_per_hour=None if cluster is None else cluster.price_per_hour,
+    )
+    return replace(found, run=run)
 
 
 def _models(
@@ -80,7 +135,12 @@ def _models(
         names = {node.device.name for node in cluster.nodes} if cluster else {model.device.name}
         return dict.fromkeys(sorted(names), model)
     if cluster is None:
-        return {"": load_kernel_model(_known(device or "h200"), model=model)}
+        fallback = "h200" if model is None else ""
+        return {"": load_kernel_model(_known(device or fallback), model=model)}
+    if model is not None and device is None:
+        # Who measured their own kernels means them, whatever the cluster's file calls its devices.
+        own = load_kernel_model("", model=model)
+        return {node.device.name: own for node in cluster.nodes}
     devices = {node.device.name: device or node.device for node in cluster.nodes}
     return {
         name: load_kernel_model(_known(own), model=model) for name, own in sorted(devices.items())

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from paceline.rehearse.run import Run
+
 Bottleneck = Literal["arithmetic", "memory bandwidth", "host", "communication"]
 
 
@@ -46,8 +48,21 @@ class Prediction:
     """One standard deviation of step_s, relative."""
     phases_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds a step by the strategy's phase, where it has phases; step_s is cycling's."""
+    run: Run | None = None
+    """The whole run, where its number of samples was given."""
     warnings: tuple[str, ...] = ()
+
+    @property
+    def range_s(self) -> tuple[float, float]:
+        """Between what and what the step is in two of three cases: one standard deviation."""
+        return (
+            self.step_s * max(0.0, 1 - self.uncertainty),
+            self.step_s * (1 + self.uncertainty),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return asdict(self) | {"warnings": list(self.warnings)}
+        own = {"warnings": list(self.warnings), "range_s": list(self.range_s)}
+        if self.run is None:  # only where it was asked for
+            return {key: value for key, value in asdict(self).items() if key != "run"} | own
+        return asdict(self) | own

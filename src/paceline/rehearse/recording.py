@@ -39,10 +39,10 @@ class Replay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """One worker's program: what happened in each step, and the strategy's numbers after it."""
+    """One worker's program: what happened in each step, and the phase it belongs to."""
 
     steps: tuple[tuple[Any, ...], ...]
-    status: tuple[dict[str, float], ...]
+    phases: tuple[str, ...]
     extra_bytes: int
     """Memory that buckets and the strategy keep beside the plain training's."""
 
@@ -78,21 +78,25 @@ def record_strategy(
         _replay_optimizer(world.optimizer, Replay(chain.end, len(capture.calls)), journal)
         journal.take()
         steps: list[tuple[Any, ...]] = []
-        status: list[dict[str, float]] = []
-        while len(steps) < _num_steps(status):
-            world.optimizer.zero_grad()
-            chain.run()
-            world.optimizer.step()
-            steps.append(tuple(journal.take()))
-            status.append(dict(pace.strategy.status()))
+        phases: list[str] = []
+        for count in chosen.phases().values():
+            num_steps = _num_steps(count, chosen)
+            for _ in range(num_steps):
+                world.optimizer.zero_grad()
+                chain.run()
+                world.optimizer.step()
+                steps.append(tuple(journal.take()))
+                phases.append(chosen.phase)
+            if count is not None:
+                chosen.step += count - num_steps  # the rest of the phase is like what was seen
         pace.detach()
-    return Recording(steps=tuple(steps), status=tuple(status), extra_bytes=extra_bytes)
+    return Recording(steps=tuple(steps), phases=tuple(phases), extra_bytes=extra_bytes)
 
 
-def _num_steps(status: list[dict[str, float]]) -> int:
-    """Enough for a warm-up and two periods of the strategy's schedule."""
-    period = int(status[0].get("period", 1)) if status else 1
-    return _MIN_STEPS + 2 * period
+def _num_steps(count: int | None, strategy: Strategy) -> int:
+    """All steps of a short phase; of a long one enough for two periods of its schedule."""
+    enough = _MIN_STEPS + 2 * int(strategy.status().get("period", 1))
+    return enough if count is None else min(count, enough)
 
 
 def _make_optimizer_state(world: FakeWorld) -> None:

@@ -45,7 +45,9 @@ class Timed:
     """A rehearsal's times on one cluster, or under many conditions at once."""
 
     played: Played
-    recording: Recording
+    recordings: tuple[Recording, ...]
+    """Of one node's workers."""
+    roles: tuple[Role, ...]
 
     def settled_by(self, later: Timed) -> Timed:
         """The later times, where these stand on an exchange that had not arrived."""
@@ -64,11 +66,11 @@ class Timed:
 
     def phases_s(self) -> dict[str, Numbers]:
         """Mean seconds a step by the strategy's phase; "all" where it names none."""
-        steps_s, names = self.steps_s, phases_of(self.recording)
+        steps_s, names = self.steps_s, self.recordings[0].phases
         found = {}
         for name in dict.fromkeys(names):
             places = [place for place, own in enumerate(names) if own == name]
-            repeating = places[-period_of(self.recording, places) :]
+            repeating = places[-period_of(self.recordings, places) :]
             found[name] = steps_s[repeating].mean(axis=0)[()]
         return found
 
@@ -214,7 +216,8 @@ class Rehearsal:
             alike = len(recordings) == 1 and all(each is own[0] for each in own)
             for index, program in enumerate(programs[:1] if alike else programs):
                 roles.append(Role(program=program, rules=rule, node_kind=kind, index=index))
-        return Timed(played=play(roles, with_spans=with_spans), recording=recordings[0][0])
+        played = play(roles, with_spans=with_spans)
+        return Timed(played=played, recordings=tuple(recordings[0]), roles=tuple(roles))
 
 
 def rehearse(
@@ -265,15 +268,13 @@ def talk_of(recording: Recording, *, ignore_below: int = 0) -> list[list[Any]]:
     return [_talk_in(events, ignore_below) for events in recording.steps]
 
 
-def phases_of(recording: Recording) -> list[str]:
-    """The phase of every recorded step; "all" where the strategy names none."""
-    names = ("warm-up", "cycling", "cool-down")
-    return [names[int(s["phase"])] if "phase" in s else "all" for s in recording.status]
+def period_of(recordings: Sequence[Recording], places: Sequence[int]) -> int:
+    """After how many steps the end of a phase repeats itself, as far as was recorded.
 
-
-def period_of(recording: Recording, places: Sequence[int]) -> int:
-    """After how many steps the end of a phase repeats itself, as far as was recorded."""
-    shapes = [_shape(recording.steps[place]) for place in places]
+    Workers of a node may take turns: who does what does not matter, only that it is done.
+    """
+    different = list({id(recording): recording for recording in recordings}.values())
+    shapes = [sorted(repr(_shape(each.steps[place])) for each in different) for place in places]
     for period in range(1, len(shapes) // 2 + 1):
         if shapes[-period:] == shapes[-2 * period : -period]:
             return period
@@ -313,7 +314,8 @@ def _library(prices: Prices) -> Library:
 
 def _interference(node: Node) -> dict[TeamName, Numbers]:
     between, inside = node.between.interference, node.inside.interference
-    return {"world": between, "across": between, "node": inside}
+    # Measured while all workers communicate; across, one of a node's workers does.
+    return {"world": between, "across": between / node.workers, "node": inside}
 
 
 def _prices(

@@ -102,6 +102,15 @@ class Daso(Periodic):
             return "cool-down"
         return "cycling"
 
+    def phases(self) -> dict[str, int | None]:
+        """Warm-up, cycling, and cool-down where the run's length is known."""
+        if self._total is None:
+            return {"warm-up": self._warmup, "cycling": None}
+        cooldown = min(self._total, max(1, self._cooldown))
+        warmup = min(self._warmup, self._total - cooldown)
+        cycling = self._total - warmup - cooldown
+        return {"warm-up": warmup, "cycling": cycling, "cool-down": cooldown}
+
     def after_step(self) -> None:
         """At the last step all workers become equal, if it is known which one that is."""
         super().after_step()

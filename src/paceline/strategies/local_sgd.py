@@ -45,6 +45,15 @@ class PostLocalSgd(LocalSgd):
     options: PostLocalSgdOptions
     summary = "average every gradient at first, then parameters every few steps"
 
+    @property
+    def phase(self) -> str:
+        """Synchronous steps are the warm-up."""
+        return "warm-up" if self.step <= self.options.sync_steps else "cycling"
+
+    def phases(self) -> dict[str, int | None]:
+        """The synchronous steps, and the rest."""
+        return {"warm-up": self.options.sync_steps, "cycling": None}
+
     def bucket_ready(self, bucket: torch.Tensor) -> Pending | None:
         """Average over all workers at first, inside the node later."""
         if self.step < self.options.sync_steps:

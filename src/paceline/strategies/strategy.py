@@ -35,6 +35,15 @@ class Strategy:
         self.merging_s = 0.0
         """Time spent on taking over other workers' results."""
 
+    @property
+    def phase(self) -> str:
+        """The part of its schedule that the current step belongs to; most strategies have one."""
+        return "all"
+
+    def phases(self) -> dict[str, int | None]:
+        """How many steps each phase has, in order; None stands for all the steps that are left."""
+        return {"all": None}
+
     def start(self, replica: Replica, workers: Workers) -> None:
         """Training begins. All workers have equal parameters and buffers."""
         self.replica = replica

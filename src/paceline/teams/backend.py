@@ -5,8 +5,10 @@ from __future__ import annotations
 import socket
 
 import torch
+import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
+from paceline.collectives import Library
 from paceline.teams.launcher import Place
 
 GLOO = "gloo"
@@ -35,3 +37,8 @@ def agree_on_backend(store: Store, num_workers: int, gpu: str | None) -> str:
         store.set("paceline/all-counted", "yes")
     store.wait(["paceline/all-counted"])
     return GLOO if store.add("paceline/workers-without", 0) else NCCL_AND_GLOO
+
+
+def library_in_use() -> Library:
+    """What carries this job's tensors: NCCL where each worker has a GPU, Gloo otherwise."""
+    return "nccl" if "nccl" in dist.get_backend_config() else "gloo"

@@ -5,22 +5,23 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from paceline.cluster import Cluster, Link
-from paceline.collectives import Kind, Library, Numbers, Route, Topology, collective_s
+from paceline.collectives import Kind, Numbers, Route, Topology, collective_s
 from paceline.collectives.fit import fit_route, mean_error
+from paceline.teams.backend import library_in_use
+from paceline.teams.measured_workers import MeasuredWorkers
 from paceline.teams.team import Team
 from paceline.teams.workers import Workers
 
-SIZES_BYTES = tuple(2**power for power in range(16, 26))  # 64 KiB to 32 MiB
-_KINDS: tuple[Kind, ...] = ("all_reduce", "broadcast")
+# Two for the latency, and 64 KiB to 32 MiB.
+SIZES_BYTES = (2**12, 2**14, *(2**power for power in range(16, 26)))
 _SECONDS_PER_SIZE = 1.0
 _MOST_REPEATS = 31
 # All workers of a node at once, against one alone: a shared card takes twice as long for two.
@@ -29,12 +30,15 @@ _SHARED_FROM = 1.5
 _LEAST_LATENCY_S = 1e-8
 
 Place = Literal["inside", "between"]
+_TeamName = Literal["node", "across", "world"]
+_Times = dict[tuple[_TeamName, Kind, int], float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
     """How long one collective took: the median over repeats of the slowest worker's time."""
 
+    team: _TeamName
     kind: Kind
     num_bytes: int
     measured_s: float
@@ -66,23 +70,40 @@ def measure_links(
     All workers call it, and all get the same answer.
     """
     measured = []
-    if max(workers.node_sizes) > 1:
-        times = _times_s(workers.node, workers.world, sizes_bytes)
-        measured.append(_fit("inside", times, max(workers.node_sizes), shared=False))
+    size = max(workers.node_sizes)
+    if size > 1:
+        times = _times_s("node", workers, sizes_bytes)
+        measured.append(_fit("inside", times, size, num_nodes=1, shared=False))
     if workers.num_nodes > 1:
-        is_first = workers.node.rank == 0
-        times = _times_s(workers.across if is_first else None, workers.world, sizes_bytes)
-        shared = _is_shared(workers, max(sizes_bytes)) if max(workers.node_sizes) > 1 else True
-        measured.append(_fit("between", times, workers.num_nodes, shared=shared))
+        times = _times_s("across", workers, sizes_bytes)
+        shared = _is_shared(workers, max(sizes_bytes)) if size > 1 else True
+        inside = Route.of_link(measured[0].link) if measured else None
+        if size > 1:
+            # A ring through all workers is slower than one through one worker of each node, where
+            # they share cores or cards, and it is what synchronous training does.
+            times |= _times_s("world", workers, sizes_bytes)
+        measured.append(
+            _fit("between", times, size, num_nodes=workers.num_nodes, shared=shared, inside=inside)
+        )
     return measured
 
 
 def measured_cluster(
-    base: Cluster, node_sizes: Sequence[int], measured: Sequence[MeasuredLink]
+    base: Cluster,
+    node_sizes: Sequence[int],
+    measured: Sequence[MeasuredLink],
+    *,
+    workers: MeasuredWorkers | None = None,
 ) -> Cluster:
     """The cluster of a job: its nodes and measured links, and everything else from ``base``."""
     links = {one.place: one.link for one in measured}
     kind = base.nodes[0].replace(**links)
+    if workers is not None:
+        kind = kind.replace(
+            slowdown=workers.slowdown,
+            inside=kind.inside.replace(interference=workers.inside_interference),
+            between=kind.between.replace(interference=workers.between_interference),
+        )
     groups = [(workers, len(list(same))) for workers, same in groupby(node_sizes)]
     names = [kind.name] if len(groups) == 1 else [f"{kind.name}-{i}" for i in range(len(groups))]
     nodes = [
@@ -105,20 +126,17 @@ def time_collective_s(team: Team, kind: Kind, num_bytes: int) -> float:
     return statistics.median([first_s, *(_once_s(team, kind, tensor) for _ in range(repeats - 1))])
 
 
-def library_in_use() -> Library:
-    """What carries this job's tensors: NCCL where each worker has a GPU, Gloo otherwise."""
-    return "nccl" if "nccl" in dist.get_backend_config() else "gloo"
-
-
-def _times_s(
-    team: Team | None, world: Team, sizes_bytes: Sequence[int]
-) -> dict[tuple[Kind, int], float]:
-    """Seconds by kind and size in the slowest of the teams; without a team, the others' answer."""
+def _times_s(name: _TeamName, workers: Workers, sizes_bytes: Sequence[int]) -> _Times:
+    """Seconds by kind and size in the slowest of the teams of a name; all workers get them."""
+    team = getattr(workers, name)
+    # One worker of each node talks across; the others only hear how long it took.
+    is_member = name != "across" or workers.node.rank == 0
+    kinds: tuple[Kind, ...] = ("all_reduce",) if name == "world" else ("all_reduce", "broadcast")
     return {
-        (kind, num_bytes): world.agree(
-            time_collective_s(team, kind, num_bytes) if team else 0.0, "max"
+        (name, kind, num_bytes): workers.world.agree(
+            time_collective_s(team, kind, num_bytes) if is_member else 0.0, "max"
         )
-        for kind in _KINDS
+        for kind in kinds
         for num_bytes in sizes_bytes
     }
 
@@ -148,31 +166,36 @@ def _is_shared(workers: Workers, num_bytes: int) -> bool:
 
 def _fit(
     place: Place,
-    times_s: dict[tuple[Kind, int], float],
-    num_workers: int,
+    times_s: _Times,
+    workers_per_node: int,
     *,
+    num_nodes: int,
     shared: bool,
+    inside: Route | None = None,
 ) -> MeasuredLink:
     library = library_in_use()
 
     def predict(route: Route) -> list[float]:
-        topology = Topology(
-            num_nodes=1 if place == "inside" else num_workers,
-            workers_per_node=num_workers if place == "inside" else 1,
-            inside=route,
+        whole = Topology(
+            num_nodes=num_nodes,
+            workers_per_node=workers_per_node,
+            inside=route if inside is None else inside,
             between=route,
+            shared=shared,
         )
+        teams = {"node": whole, "world": whole, "across": replace(whole, workers_per_node=1)}
         return [
-            float(collective_s(kind, num_bytes, topology, library=library))
-            for kind, num_bytes in times_s
+            float(collective_s(kind, num_bytes, teams[team], library=library))
+            for team, kind, num_bytes in times_s
         ]
 
     # All-reduces are what training does; broadcasts, which add nothing up, only check the result.
-    is_fitted = [kind == "all_reduce" for kind, _ in times_s]
+    is_fitted = [kind == "all_reduce" for _, kind, _ in times_s]
     measured_s = np.array(list(times_s.values()))
     route = fit_route(
         lambda route: np.array(predict(route))[is_fitted], list(measured_s[is_fitted])
     )
+    num_workers = num_nodes * workers_per_node
     link = Link(
         latency_s=_rounded(route.latency_s) if route.latency_s > _LEAST_LATENCY_S else 0.0,
         bandwidth_bytes_per_s=_rounded(route.bandwidth_bytes_per_s),
@@ -181,9 +204,15 @@ def _fit(
         source=f"measured: {library}, {num_workers} workers, by 'paceline measure links'",
     )
     samples = [
-        Sample(kind=kind, num_bytes=num_bytes, measured_s=measured_s, predicted_s=predicted_s)
-        for (kind, num_bytes), measured_s, predicted_s in zip(
-            times_s, times_s.values(), predict(Route.of_link(link)), strict=True
+        Sample(
+            team=team,
+            kind=kind,
+            num_bytes=num_bytes,
+            measured_s=times_s[team, kind, num_bytes],
+            predicted_s=predicted_s,
+        )
+        for (team, kind, num_bytes), predicted_s in zip(
+            times_s, predict(Route.of_link(link)), strict=True
         )
     ]
     return MeasuredLink(place=place, link=link, samples=tuple(samples))
