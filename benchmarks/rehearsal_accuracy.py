@@ -43,7 +43,7 @@ ENTRIES = ("ddp", "sync", "local-sgd", "daso")
 # Cycling from the first step on: its pace is measured here, not that of the first four steps.
 OPTIONS: dict[str, dict[str, Any]] = {"daso": {"warmup_steps": 0}}
 PERIODS = {"local-sgd": 8, "daso": 4}
-MOST_S = 12.0
+MOST_S = 8.0
 SIZES_BYTES = tuple(2**power for power in (12, 14, 16, 18, 20, 21, 22, 23))
 MEAN_BAR, WORST_BAR = 0.10, 0.20
 

@@ -59,10 +59,13 @@ def device_calls_s(
     different = list(dict.fromkeys(kernel for call in calls for kernel in call.kernels))
     places = {kernel: place for place, kernel in enumerate(different)}
     seconds = model.seconds(different, arithmetic=arithmetic, memory=memory)
+    counts = np.array([len(call.kernels) for call in calls], dtype=int)
     found = np.zeros((*seconds.shape[:-1], len(calls)))
-    for number, call in enumerate(calls):
-        for kernel in call.kernels:
-            found[..., number] += seconds[..., places[kernel]]
+    if different:
+        in_order = seconds[..., [places[kernel] for call in calls for kernel in call.kernels]]
+        has_kernels = counts > 0
+        begins = (np.cumsum(counts) - counts)[has_kernels]
+        found[..., has_kernels] = np.add.reduceat(in_order, begins, axis=-1)
     return found
 
 

@@ -81,6 +81,17 @@ class _Clock:
     """Of the worker's time against the others of its node, in seconds squared."""
     node_variance: Numbers = 0.0
     """Of the node's time against the other nodes."""
+    step_deviation: Numbers = 0.0
+    """Of this step so far: within a step a worker is slow or fast, steps are independent."""
+
+    @property
+    def variance(self) -> Numbers:
+        """Of the worker's time, this step included."""
+        return self.own_variance + self.step_deviation**2
+
+    def end_step(self) -> None:
+        """What comes next varies independently."""
+        self.own_variance, self.step_deviation = self.variance, 0.0
 
     @property
     def ready_s(self) -> Numbers:
@@ -148,13 +159,14 @@ class _Player:
         begun_s: Numbers = 0.0
         for number, operations in enumerate(self._roles[worker].program):
             yield from self._run(worker, operations, clock, background=False)
+            clock.end_step()
             self._ends[worker].append(clock.ready_s)
             self._note(worker, "step", f"step {number}", begun_s, clock.ready_s)
             begun_s = clock.ready_s
 
     def _beside(self, worker: int, beside: Beside, asked: _Clock) -> _Process:
         start_s = np.maximum(asked.ready_s, self._background_s[worker])
-        clock = _Clock(start_s, start_s, asked.own_variance, asked.node_variance)
+        clock = _Clock(start_s, start_s, asked.variance, asked.node_variance)
         yield from self._run(worker, beside.events, clock, background=True)
         self._background_s[worker] = clock.ready_s
         self._over[worker, beside.ticket] = _Over(clock.ready_s, "across")
@@ -196,7 +208,7 @@ class _Player:
                 clock.hold(clock.ready_s + operation.seconds, host=True)
 
     def _begin_beside(self, worker: int, beside: Beside, clock: _Clock) -> None:
-        asked = _Clock(clock.host_s, clock.device_s, clock.own_variance, clock.node_variance)
+        asked = _Clock(clock.host_s, clock.device_s, clock.variance, clock.node_variance)
         # In order: behind the background work that was asked for before.
         self._asked_for.append((self._beside(worker, beside, asked), self._last_beside[worker]))
         self._last_beside[worker] = (worker, beside.ticket)
@@ -212,11 +224,12 @@ class _Player:
         waited = over.at_s > before_s
         if over.team == "node":
             _, variance = slowest_of(self._roles[worker].rules.workers)
-            grown = clock.node_variance + clock.own_variance * variance
+            grown = clock.node_variance + clock.variance * variance
             clock.node_variance = np.where(waited, grown, clock.node_variance)
         else:
             clock.node_variance = np.where(waited, 0.0, clock.node_variance)
         clock.own_variance = np.where(waited, 0.0, clock.own_variance)
+        clock.step_deviation = np.where(waited, 0.0, clock.step_deviation)
 
     def _work(self, worker: int, work: Work, clock: _Clock, *, background: bool) -> None:
         rules = self._roles[worker].rules
@@ -233,7 +246,7 @@ class _Player:
         else:
             end_s = self._stretched(worker, end_s - busy_s, busy_s)
             if rules.jitter:
-                clock.own_variance = clock.own_variance + (rules.jitter * busy_s) ** 2
+                clock.step_deviation = clock.step_deviation + rules.jitter * busy_s
         clock.host_s = end_s if rules.serial else clock.host_s + work.host_s
         clock.device_s = end_s
         if not background:
@@ -303,12 +316,12 @@ class _Player:
             return clock.ready_s
         in_node, variance = slowest_of(rules.workers)
         of_nodes, _ = slowest_of(rules.nodes)
-        own_s = np.sqrt(clock.own_variance)
+        own_s = np.sqrt(clock.variance)
         if team == "node":
             return clock.ready_s + own_s * in_node
         if team == "across":
             return clock.ready_s + np.hypot(own_s, np.sqrt(clock.node_variance)) * of_nodes
-        node_s = np.sqrt(clock.node_variance + clock.own_variance * variance)
+        node_s = np.sqrt(clock.node_variance + clock.variance * variance)
         return clock.ready_s + own_s * in_node + node_s * of_nodes
 
     def _note(self, worker: int, track: str, name: str, start_s: Numbers, end_s: Numbers) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,13 +23,14 @@ from paceline.strategies import Strategy, make_strategy
 from paceline.teams.virtual import Ask, Await, Begin, Beside, TeamName
 
 _MOST_LATENESS = 64
+_AT_ONCE = 512  # conditions that are timed together: their arrays fit into a core's cache
 SMALL_BYTES = 4096
 """A message whose size does not matter: its latency is its cost."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """What a recorded program is timed under: numbers, or arrays of them that broadcast."""
+    """What a recorded program is timed under: numbers, or arrays of one length."""
 
     topology: Topology
     arithmetic: Numbers = 1.0
@@ -38,6 +39,29 @@ class Conditions:
     """How many times as fast its memory is."""
     jitter: float = 0.0
     """How much a worker's time varies: its standard deviation over its mean."""
+
+    def parts(self, size: int) -> Iterator[Conditions]:
+        """The same conditions, so many at a time: what fits into a cache is faster."""
+        count = max((len(array) for array in _arrays(self)), default=1)
+        for start in range(0, count, size):
+            yield _cut(self, slice(start, start + size), count)
+
+
+def _arrays(value: Any) -> Iterator[Any]:
+    if is_dataclass(value):
+        for each in fields(value):
+            yield from _arrays(getattr(value, each.name))
+    elif np.ndim(value) == 1:
+        yield value
+
+
+def _cut(value: Any, part: slice, count: int) -> Any:
+    """A part of every array in nested values; numbers stay."""
+    if is_dataclass(value):
+        names = [each.name for each in fields(value)]
+        changed = {name: _cut(getattr(value, name), part, count) for name in names}
+        return replace(value, **changed)  # type: ignore[type-var]
+    return value[part] if np.ndim(value) == 1 and len(value) == count else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +184,10 @@ class Rehearsal:
                 f"Workers of a node do different things under {self.strategy}: rehearse it with "
                 f"another number of workers; this rehearsal has {self.node_sizes[0]}."
             )
+        parts = [self._retime(part, model) for part in conditions.parts(_AT_ONCE)]
+        return parts[0] if len(parts) == 1 else _joined(parts)
+
+    def _retime(self, conditions: Conditions, model: KernelModel) -> Timed:
         prices = _prices(
             self.capture, model, arithmetic=conditions.arithmetic, memory=conditions.memory
         )
@@ -218,6 +246,13 @@ class Rehearsal:
                 roles.append(Role(program=program, rules=rule, node_kind=kind, index=index))
         played = play(roles, with_spans=with_spans)
         return Timed(played=played, recordings=tuple(recordings[0]), roles=tuple(roles))
+
+
+def _joined(parts: Sequence[Timed]) -> Timed:
+    ends_s = np.concatenate([part.played.ends_s for part in parts], axis=-1)
+    flags = [np.atleast_1d(part.played.premature) for part in parts]
+    played = replace(parts[0].played, ends_s=ends_s, premature=np.concatenate(flags))
+    return replace(parts[0], played=played)
 
 
 def rehearse(

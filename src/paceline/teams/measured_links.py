@@ -101,6 +101,7 @@ def measured_cluster(
     if workers is not None:
         kind = kind.replace(
             slowdown=workers.slowdown,
+            jitter=workers.jitter,
             inside=kind.inside.replace(interference=workers.inside_interference),
             between=kind.between.replace(interference=workers.between_interference),
         )

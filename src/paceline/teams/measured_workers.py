@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -14,10 +17,12 @@ from paceline.teams.backend import library_in_use
 from paceline.teams.team import Team
 from paceline.teams.workers import Workers
 
-_PROBE_S = 1.0
-_ROUNDS = 5
+_PROBE_S = 0.4
+_ROUNDS = 3
+_MOST_ALONE = 4
+_COMMUNICATE_S = 1.5
 _MESSAGE_BYTES = 4 << 20
-# Below this, a slower probe is noise; above the other, nothing would be left of computing.
+# Below this, a loss is noise; above the other, nothing would be left of computing.
 _LEAST_INTERFERENCE, _MOST_INTERFERENCE = 0.02, 0.95
 
 
@@ -27,6 +32,8 @@ class MeasuredWorkers:
 
     slowdown: float
     """How many times as long a worker computes when all of them do, against one alone."""
+    jitter: float
+    """How much a worker's time for the same work varies: its standard deviation over its mean."""
     inside_interference: float
     """The share of its speed that computing loses while the node's workers communicate."""
     between_interference: float
@@ -36,36 +43,67 @@ class MeasuredWorkers:
 def measure_workers(workers: Workers) -> MeasuredWorkers:
     """Compute alone, together, and while communicating. All workers call it, all get the answer."""
     unit = _probe()
-    _units_s(unit, _PROBE_S / 4)
-    together_s, slowdown = _slowdown(unit, workers)
+    _probed(unit)
+    slowdown, jitter = _slowdown(unit, workers)
     inside = max(workers.node_sizes) > 1
     between = workers.num_nodes > 1
     return MeasuredWorkers(
         slowdown=round(max(1.0, slowdown), 3),
-        inside_interference=_interference(unit, together_s, workers.node, workers) if inside else 0,
-        between_interference=(
-            _interference(unit, together_s, workers.world, workers) if between else 0
-        ),
+        jitter=round(jitter, 3),
+        inside_interference=_interference(unit, workers.node, workers) if inside else 0.0,
+        between_interference=_interference(unit, workers.world, workers) if between else 0.0,
     )
 
 
 def _slowdown(unit: Callable[[], None], workers: Workers) -> tuple[float, float]:
-    """Seconds a unit while all compute, and how many times that is what one alone takes."""
-    world = workers.world
-    alone_s, together_s = [], []
-    for _ in range(_ROUNDS):
-        own_s = _units_s(unit, _PROBE_S / 2) if world.rank == 0 else 0.0
-        alone_s.append(world.agree(own_s, "sum"))
-        together_s.append(world.agree(_units_s(unit, _PROBE_S / 2), "mean"))
-    return statistics.median(together_s), statistics.median(together_s) / statistics.median(alone_s)
+    """How many times as long a worker computes while all do, and how much that varies.
 
-
-def _interference(unit: Callable[[], None], unit_s: float, team: Team, workers: Workers) -> float:
-    """What computing loses while a team all-reduces, over what the all-reduces take by themselves.
-
-    Where both need the same cores both get slower. The loss is put down to computing alone, over
-    the time that communication takes if nothing is in its way: the sum of the work is the same.
+    The first is how long it takes over the processor's time that it gets, times how much more of
+    that it needs than alone. Processes of one program differ by themselves, so each is compared
+    with itself, a few of them in turn.
     """
+    world = workers.world
+    ratios, waits, jitters = [], [], []
+    for rank in range(min(world.size, _MOST_ALONE)):
+        for _ in range(_ROUNDS):
+            alone_s = _probed(unit).used_s if world.rank == rank else 0.0
+            world.agree(0.0)
+            probed = _probed(unit)
+            waits.append(world.agree(probed.took_s / probed.used_s, "mean"))
+            jitters.append(world.agree(probed.jitter, "mean"))
+            needs = world.agree(probed.used_s / alone_s if world.rank == rank else 0.0, "sum")
+            ratios.append(waits[-1] * needs)
+    # Who is through leaves the core to the others: the slowest is then less late.
+    return statistics.median(ratios), statistics.median(jitters) / statistics.median(waits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Probed:
+    """Seconds a unit: on the clock, and of the processor (of a GPU: the clock again)."""
+
+    took_s: float
+    used_s: float
+    jitter: float
+    """How much units differ: the standard deviation of ``used_s`` over its mean."""
+
+
+def _probed(unit: Callable[[], None]) -> _Probed:
+    clock = time.perf_counter if torch.cuda.is_available() else time.process_time
+    used: list[float] = []
+    begun = time.perf_counter()
+    while time.perf_counter() - begun < _PROBE_S or len(used) < 2:
+        before = clock()
+        unit()
+        used.append(clock() - before)
+    return _Probed(
+        took_s=(time.perf_counter() - begun) / len(used),
+        used_s=statistics.mean(used),
+        jitter=statistics.stdev(used) / statistics.mean(used),
+    )
+
+
+def _interference(unit: Callable[[], None], team: Team, workers: Workers) -> float:
+    """The share of its speed that computing loses while a team all-reduces."""
     tensor = torch.zeros(_MESSAGE_BYTES // 4, device="cuda" if library_in_use() == "nccl" else None)
 
     def all_reduce(count: int) -> None:
@@ -74,36 +112,69 @@ def _interference(unit: Callable[[], None], unit_s: float, team: Team, workers: 
 
     all_reduce(1)
     once_s = workers.world.agree(_timed_s(lambda: all_reduce(1)), "max")
-    count = max(1, round(_PROBE_S / once_s))
-    free_s = workers.world.agree(_timed_s(lambda: all_reduce(count)), "max")
+    count = max(1, round(_COMMUNICATE_S / once_s))
+    if tensor.is_cuda:
+        share = _lost_beside(unit, lambda: all_reduce(count), workers)
+    else:
+        share = _lost_to_cores(lambda: all_reduce(count), workers)
+    # A worker that is alone in its node has nothing to tell about the inside of nodes.
+    is_member = team.size > 1
+    members = workers.world.agree(float(is_member), "sum")
+    share = workers.world.agree(share if is_member else 0.0, "sum") / members
+    return round(min(share, _MOST_INTERFERENCE), 3) if share > _LEAST_INTERFERENCE else 0.0
+
+
+def _lost_to_cores(communicate: Callable[[], None], workers: Workers) -> float:
+    """On a CPU: communication takes cores, which computing then misses.
+
+    W workers with t threads each find c cores, less those that communication keeps busy. Where both
+    get slower, the loss is so put down to computing alone: the sum of the work is the same.
+    """
+    cores = float(os.cpu_count() or 1)
+    here = _num_workers_here(workers) * torch.get_num_threads()
+    workers.world.agree(0.0)
+    busy_s, begun = _busy_s(), time.perf_counter()
+    communicate()
+    busy = (_busy_s() - busy_s) / (time.perf_counter() - begun)
+    return 1.0 - min(1.0, max(0.0, cores - busy) / here) / min(1.0, cores / here)
+
+
+def _busy_s() -> float:
+    """Seconds that this machine's cores have worked so far, for programs and in the kernel."""
+    user, nice, system, _idle, _iowait, irq, softirq, *_ = map(
+        int, Path("/proc/stat").read_text("ascii").split("\n", 1)[0].split()[1:]
+    )
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def _num_workers_here(workers: Workers) -> int:
+    """Workers of this job on this machine, which may be several nodes of a lab."""
+    name = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")
+    own = torch.tensor([zlib.crc32(name.encode())], dtype=torch.int64)
+    everyone = torch.zeros(workers.world.size, dtype=torch.int64)
+    workers.world.all_gather(everyone, own).wait()
+    return int((everyone == own).sum())
+
+
+def _lost_beside(
+    unit: Callable[[], None], communicate: Callable[[], None], workers: Workers
+) -> float:
+    """On a GPU: what computing loses beside communication, over what that takes by itself."""
+    unit_s = _probed(unit).took_s
+    free_s = _timed_s(communicate)
     # The team is the main program's, but nobody else uses it meanwhile.
-    pending = workers.background.run(lambda: all_reduce(count), device=tensor.device)
+    pending = workers.background.run(communicate, device=torch.device("cuda"))
     num_units, begun = 0, time.perf_counter()
     while not pending.done():
         unit()
         num_units += 1
-    took_s = time.perf_counter() - begun
-    pending.wait()
-    # A worker that is alone in its node has nothing to tell about the inside of nodes.
-    is_member = team.size > 1
-    lost = (took_s - num_units * unit_s) / free_s if is_member else 0.0
-    share = workers.world.agree(lost, "sum") / workers.world.agree(float(is_member), "sum")
-    return round(min(share, _MOST_INTERFERENCE), 3) if share > _LEAST_INTERFERENCE else 0.0
+    return (time.perf_counter() - begun - num_units * unit_s) / free_s
 
 
 def _timed_s(work: Callable[[], None]) -> float:
     begun = time.perf_counter()
     work()
     return time.perf_counter() - begun
-
-
-def _units_s(unit: Callable[[], None], most_s: float) -> float:
-    """Seconds a unit, over as many as there is time for."""
-    begun, count = time.perf_counter(), 0
-    while time.perf_counter() - begun < most_s:
-        unit()
-        count += 1
-    return (time.perf_counter() - begun) / count
 
 
 def _probe() -> Callable[[], None]:
