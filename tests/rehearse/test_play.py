@@ -51,7 +51,8 @@ def priced(
         host_s=np.array(host_s, dtype=float),
         device_s=np.array(device_s, dtype=float),
         num_forward=1,
-        call=lambda call: (0.0, calls[call.op]),
+        num_before_optimizer=len(host_s),
+        calls=lambda run: (np.zeros(len(run)), np.array([calls[call.op] for call in run])),
         serial=serial,
     )
     return make_programs(recordings, prices)

@@ -130,7 +130,7 @@ def across_cluster(link_bytes_per_s: float, node_sizes: tuple[int, ...]) -> Clus
     free = Link(latency_s=0.0, bandwidth_bytes_per_s=1e15)
     link = Link(latency_s=0.0, bandwidth_bytes_per_s=link_bytes_per_s, shared=True)
     nodes = tuple(
-        base.replace(name=f"n{place}", count=1, workers=size, inside=free, between=link)
+        base.replace(name=f"n{place}", count=1, workers=size, inside=free, between=link, jitter=0.0)
         for place, size in enumerate(node_sizes)
     )
     return Cluster(name="given", nodes=nodes)

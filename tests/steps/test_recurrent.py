@@ -92,8 +92,8 @@ def test_the_kernels_have_families_and_a_time(kind: Kind, precision: Precision) 
     captured = capture(kind, precision, num_layers=2, dropout=0.1)
     model = load_kernel_model("h200")
     kernels = list(captured.kernels())
+    assert all(family_of(kernel) is not None for kernel in kernels)
     seconds = sum(estimate.seconds for estimate in model.estimate(kernels))
-    assert model.unknown_ops == set()
     # Every step waits for the one before it, in both layers and both passes.
     assert seconds > 4 * LENGTH * 2e-6
     products = [kernel for kernel in kernels if family_of(kernel) == "matmul"]

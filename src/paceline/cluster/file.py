@@ -13,7 +13,7 @@ from paceline.cluster.cluster import Cluster
 from paceline.cluster.device import Device
 from paceline.cluster.devices import DEVICE_KEYS, device_names, load_device, read_device
 from paceline.cluster.link import Link
-from paceline.cluster.node import Node
+from paceline.cluster.node import TYPICAL_JITTER, Node
 from paceline.cluster.preset import preset_names, preset_text
 from paceline.cluster.table import Table, suggestion
 from paceline.cluster.units import (
@@ -130,7 +130,7 @@ def _read_node(node: Table, own_devices: Mapping[str, Device], cluster: Table) -
         ),
         jitter=node.number(
             "jitter",
-            default=0.0,
+            default=TYPICAL_JITTER,
             is_right=lambda value: 0 <= value < inf,
             accepted="a number from 0 on such as 0.05",
         ),
@@ -174,7 +174,7 @@ def _lines(cluster: Cluster) -> Iterator[str]:
             yield f"price_per_hour = {float(node.price_per_hour)!r}"
         if node.slowdown != 1.0:
             yield f"slowdown = {node.slowdown!r}"
-        if node.jitter:
+        if node.jitter != TYPICAL_JITTER:
             yield f"jitter = {node.jitter!r}"
         yield f"source = {_text(node.source)}"
         yield from _link_lines("node.inside", node.inside)

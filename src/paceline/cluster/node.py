@@ -6,6 +6,10 @@ from paceline.cluster.device import Device
 from paceline.cluster.link import Link
 from paceline.cluster.record import Count, Name, NotNegative, Positive, Record
 
+TYPICAL_JITTER = 0.05
+"""Of workers that nobody has measured. Published scaling efficiencies of ResNet-50, 2 to 1024 GPUs
+(benchmarks/published_throughput.py) agree best with 0.05 to 0.07."""
+
 
 class Node(Record):
     """``count`` equal machines with ``workers`` devices each."""
@@ -23,7 +27,7 @@ class Node(Record):
     slowdown: Positive = 1.0
     """How many times as long a worker computes as its device alone would: cores, memory or power
     that workers share, or a machine that is slower than its kind."""
-    jitter: NotNegative = 0.0
+    jitter: NotNegative = TYPICAL_JITTER
     """How much a worker's time for the same work varies: standard deviation over mean."""
     source: str = ""
     """Where the number of workers and the price are from."""

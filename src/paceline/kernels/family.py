@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Literal, get_args
 
 import torch
@@ -208,11 +209,17 @@ def packet_of(op: str) -> str:
 
 def family_of(kernel: Kernel) -> FamilyName | None:
     """The family of a kernel; None for an operator that none knows."""
-    packet = packet_of(kernel.op)
+    return family_of_op(kernel.op)
+
+
+@lru_cache(maxsize=4096)
+def family_of_op(op: str) -> FamilyName | None:
+    """The family of an operator's kernels."""
+    packet = packet_of(op)
     if packet.startswith(("_foreach_", "_fused_ada", "_fused_sgd", "_amp_foreach")):
         return "optimizer"
-    known = _FAMILY_OF_OP.get(kernel.op) or _FAMILY_OF_PACKET.get(packet)
-    return known or ("pointwise" if _is_tagged_pointwise(kernel.op) else None)
+    known = _FAMILY_OF_OP.get(op) or _FAMILY_OF_PACKET.get(packet)
+    return known or ("pointwise" if _is_tagged_pointwise(op) else None)
 
 
 def _is_tagged_pointwise(op: str) -> bool:

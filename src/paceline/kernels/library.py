@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -11,7 +12,8 @@ from paceline.cluster.devices import device_names, load_device
 from paceline.kernels import fitted, profile
 from paceline.kernels.fitted import FittedModel, load_model
 from paceline.kernels.model import KernelModel
-from paceline.kernels.profile import Timing, load_profile
+from paceline.kernels.profile import Timing
+from paceline.kernels.table import Table, load_table
 from paceline.steps.kernel import Kernel
 
 _FOLDER = Path(str(resources.files("paceline.kernels"))) / "profiles"
@@ -31,10 +33,23 @@ def load_kernel_model(device: str | Device, *, model: Path | None = None) -> Ker
 
     ``model`` is a file that `paceline fit` wrote; beside it lies its profile. Without it, what
     comes with paceline answers: by the device's own profile, or carried over from another's.
+
+    The same model is given out again for the same device and unchanged files: it remembers what
+    it was asked.
     """
+    files = () if model is None else (model, _profile_beside(model))
+    changed = tuple(path.stat().st_mtime_ns if path.is_file() else 0 for path in files)
+    return _kernel_model(device, model, changed)
+
+
+@lru_cache(maxsize=16)
+def _kernel_model(
+    device: str | Device, model: Path | None, _changed: tuple[int, ...]
+) -> KernelModel:
     if model is not None:
         own = load_model(model)
-        table = _table(str(_profile_beside(model)))
+        beside = _profile_beside(model)
+        table: Mapping[Kernel, Timing] = load_table(beside) if beside.is_file() else {}
         wanted = own.device if device in ("", own.device.name) else _device(device)
         return KernelModel(wanted, own, table)
     name = device if isinstance(device, str) else device.name
@@ -66,11 +81,6 @@ def _built_in(name: str) -> FittedModel:
     return load_model(_FOLDER / f"{name}{fitted.SUFFIX}")
 
 
-def _built_in_table(name: str) -> dict[Kernel, Timing]:
-    return _table(str(_FOLDER / f"{name}{profile.SUFFIX}"))
-
-
 @lru_cache
-def _table(path: str) -> dict[Kernel, Timing]:
-    """The measured kernels; none if the profile is not there, and the networks answer alone."""
-    return load_profile(path).measured() if Path(path).is_file() else {}
+def _built_in_table(name: str) -> Table:
+    return load_table(_FOLDER / f"{name}{profile.SUFFIX}")

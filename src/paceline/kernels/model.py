@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeAlias
@@ -54,9 +54,7 @@ class KernelModel:
 
     device: Device
     fitted: FittedModel | None = None
-    table: dict[Kernel, Timing] = field(default_factory=dict)
-    unknown_ops: set[str] = field(default_factory=set)
-    """Operators that no family knows, and that the roofline answered for."""
+    table: Mapping[Kernel, Timing] = field(default_factory=dict)
     _known: dict[Kernel, Estimate] = field(default_factory=dict)
 
     @property
@@ -105,8 +103,6 @@ class KernelModel:
         return Estimate(timing.seconds, "table", TABLE_UNCERTAINTY, timing.workspace_bytes)
 
     def _predicted(self, family: FamilyName | None, kernels: Sequence[Kernel]) -> list[Estimate]:
-        if family is None:
-            self.unknown_ops.update(kernel.op for kernel in kernels)
         if self.fitted is None or family is None or family not in self.fitted.ensembles:
             return [
                 Estimate(roofline_s(kernel, self.device), "roofline", ROOFLINE_UNCERTAINTY)

@@ -12,7 +12,8 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,22 +77,28 @@ def append(path: Path, facts: Mapping[str, Any], timings: Mapping[Kernel, Timing
 
 def load_profile(path: Path | str) -> Profile:
     """Read a profile; ValueError with a sentence if it is not one, or is damaged."""
-    path = Path(path)
+    profile = Profile()
+    with reading(Path(path)) as file:
+        _read_lines(profile, file)
+    return profile
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[Iterable[str]]:
+    """The lines of a profile; what is wrong with them becomes a ValueError with a sentence."""
     if not path.is_file():
         raise ValueError(f"There is no profile {path}; make one with `paceline measure kernels`.")
-    profile = Profile()
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             _check_header(path, file.readline())
             file.seek(0)
-            _read_lines(profile, file)
+            yield file
     except (EOFError, zlib.error) as problem:
         raise ValueError(
             f"The profile {path} is cut off or damaged; measure it again, or copy it again."
         ) from problem
     except (gzip.BadGzipFile, UnicodeDecodeError, json.JSONDecodeError, KeyError) as problem:
         raise ValueError(f"{path} is not a kernel profile of paceline.") from problem
-    return profile
 
 
 def _check_header(path: Path, line: str) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from paceline.kernels.family import FamilyName, family_of
+from paceline.kernels.family import FamilyName, family_of, family_of_op
 from paceline.kernels.features import features_of
 from paceline.kernels.profile import Timing
+from paceline.kernels.table import Table
 from paceline.steps.kernel import Kernel
 
 _NEIGHBOURS = 5
@@ -27,22 +28,26 @@ class Workspaces:
     """Looks up the nearest measured kernels of a family."""
 
     def __init__(self, table: Mapping[Kernel, Timing]) -> None:
-        groups: dict[FamilyName, list[Kernel]] = {}
-        for kernel in table:
-            family = family_of(kernel)
-            if family in _WITH_WORKSPACE:
-                groups.setdefault(family, []).append(kernel)
-        self._known = {
-            family: _Points(
-                features_of(kernels, family),
-                np.array([table[k].workspace_bytes / max(k.num_bytes, 1) for k in kernels]),
+        self._table = table
+        self._known: dict[FamilyName, _Points | None] = {}
+
+    def _points(self, family: FamilyName) -> _Points | None:
+        if family not in self._known:
+            kernels = self._kernels(family) if family in _WITH_WORKSPACE else []
+            shares = [self._table[k].workspace_bytes / max(k.num_bytes, 1) for k in kernels]
+            self._known[family] = (
+                _Points(features_of(kernels, family), np.array(shares)) if kernels else None
             )
-            for family, kernels in groups.items()
-        }
+        return self._known[family]
+
+    def _kernels(self, family: FamilyName) -> list[Kernel]:
+        if isinstance(self._table, Table):
+            return list(self._table.kernels_of(lambda op: family_of_op(op) == family))
+        return [kernel for kernel in self._table if family_of(kernel) == family]
 
     def estimate(self, family: FamilyName, kernels: Sequence[Kernel]) -> list[int]:
         """Bytes for each kernel: the median share of its neighbours, times its own bytes."""
-        points = self._known.get(family)
+        points = self._points(family)
         if points is None:
             return [0] * len(kernels)
         shares = points.nearest(features_of(kernels, family))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.collectives import Numbers
-from paceline.kernels.family import bytes_of, flop_of
+from paceline.kernels.family import bytes_of, family_of, flop_of
 from paceline.kernels.model import Estimate, KernelModel, Origin
 from paceline.kernels.roofline import peak_flops
 from paceline.kernels.timeline import Seconds, Timeline, run_timeline
@@ -44,7 +44,7 @@ def compute_cost(capture: Capture, model: KernelModel, *, slowdown: float = 1.0)
         method=_method(kernels, estimates),
         bottleneck=_bottleneck(timeline, kernels, estimates, model, serial=serial),
         uncertainty=_uncertainty(timeline, kernels, estimates, model),
-        warnings=_warnings(model),
+        warnings=_warnings(model, kernels),
     )
 
 
@@ -130,10 +130,11 @@ def _uncertainty(
     return model.host.spread if timeline.host_s > timeline.device_s else device
 
 
-def _warnings(model: KernelModel) -> tuple[str, ...]:
+def _warnings(model: KernelModel, kernels: list[Kernel]) -> tuple[str, ...]:
     found = []
-    if model.unknown_ops:
-        ops = ", ".join(sorted(model.unknown_ops))
+    unknown = {kernel.op for kernel in kernels if family_of(kernel) is None}
+    if unknown:
+        ops = ", ".join(sorted(unknown))
         found.append(f"No kernel family knows {ops}: timed by roofline.")
     if model.is_carried:
         assert model.fitted is not None

@@ -7,8 +7,8 @@ and not for each kernel. The numbers may be arrays: one program is then many, on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -59,6 +59,8 @@ class Meet:
     at_once: int
 
 
+_READS = "_local_scalar_dense"
+_Run: TypeAlias = tuple[str, tuple[Call, ...]]  # calls of the strategy, and what they belong to
 Operation: TypeAlias = Work | Read | Meet | Await | Ask | Beside | Pause
 Program: TypeAlias = tuple[tuple[Operation, ...], ...]
 """Operations, step by step; a Beside holds operations of its own."""
@@ -73,10 +75,15 @@ class Prices:
     """Of every call of the captured step."""
     num_forward: int
     """How many of these calls are the forward pass."""
-    call: Callable[[Call], tuple[float, Numbers]]
-    """Of a call that the strategy or the optimizer makes: on the host, on the device."""
+    num_before_optimizer: int
+    """How many come before the optimizer's."""
+    calls: Callable[[Sequence[Call]], tuple[Seconds, Seconds]]
+    """Of calls that the strategy makes: on the host, on the device."""
     serial: bool
     """Whether the host computes what it issues, as a CPU does."""
+    works: dict[Replay | _Run, Work] = field(default_factory=dict, repr=False)
+    programs: dict[Hashable, list[Program]] = field(default_factory=dict, repr=False)
+    """What was worked out with these prices before."""
 
 
 def make_programs(recordings: Sequence[Recording], prices: Prices) -> list[Program]:
@@ -104,19 +111,45 @@ def _talks_across(events: Sequence[Any]) -> bool:
     )
 
 
+def _joined(events: Sequence[Any], borders: tuple[int, ...]) -> list[Any]:
+    """The events, with replays that follow each other as one, and so with calls."""
+    found: list[Any] = []
+    for event in events:
+        last = found[-1] if found else None
+        if isinstance(event, Call):
+            if isinstance(last, list) and last[-1].op != _READS:
+                last.append(event)
+            else:
+                found.append([event])
+        elif (
+            isinstance(event, Replay)
+            and isinstance(last, Replay)
+            and last.stop == event.start
+            and event.start not in borders
+        ):
+            found[-1] = Replay(last.start, event.stop)
+        else:
+            found.append(event)
+    return [tuple(each) if isinstance(each, list) else each for each in found]
+
+
 def _operations(events: Sequence[Any], prices: Prices, at_once: int) -> Iterator[Operation]:
+    events = _joined(events, (prices.num_forward, prices.num_before_optimizer))
     last_replay = max(
         (place for place, event in enumerate(events) if isinstance(event, Replay)), default=-1
     )
     for place, event in enumerate(events):
         if isinstance(event, Replay):
-            yield _replayed(event, prices)
-        elif isinstance(event, Call):
-            host_s, device_s = prices.call(event)
-            # Hooks run inside the backward pass; what comes behind it is the optimizer's.
-            name = "backward" if place < last_replay else "optimizer"
-            yield Work(name, host_s, device_s, host_s + device_s)
-            if event.op == "_local_scalar_dense":
+            if event not in prices.works:
+                prices.works[event] = _replayed(event, prices)
+            yield prices.works[event]
+        elif isinstance(event, tuple):
+            # Hooks run inside the backward pass; behind the optimizer results are taken over.
+            run = ("backward" if place < last_replay else "merge", event)
+            if run not in prices.works:
+                prices.works[run] = _stretch(run[0], *prices.calls(event))
+            yield prices.works[run]
+            if event[-1].op == _READS:
                 yield Read()
         elif isinstance(event, Begin):
             yield Meet(event.ticket, event.team, event.kind, event.num_bytes, at_once)
@@ -127,15 +160,21 @@ def _operations(events: Sequence[Any], prices: Prices, at_once: int) -> Iterator
 
 
 def _replayed(replay: Replay, prices: Prices) -> Work:
-    """The device is through max over j of (issued_j + the work from j on) after the beginning."""
     name = "forward" if replay.stop <= prices.num_forward else "backward"
-    host_s = prices.host_s[replay.start : replay.stop]
-    device_s = prices.device_s[..., replay.start : replay.stop]
+    if replay.start >= prices.num_before_optimizer:
+        name = "optimizer"
+    part = slice(replay.start, replay.stop)
+    return _stretch(name, prices.host_s[part], prices.device_s[..., part])
+
+
+def _stretch(name: str, host_s: Seconds, device_s: Seconds) -> Work:
+    """The device is through max over j of (issued_j + the work from j on) after the beginning."""
     if not len(host_s):
         return Work(name, 0.0, 0.0, 0.0)
-    work = np.cumsum(device_s, axis=-1)
-    lags = np.cumsum(host_s) - (work - device_s)
-    total = work[..., -1]
+    before = np.cumsum(device_s, axis=-1)
+    total = before[..., -1].copy()
+    before -= device_s
+    lags = np.cumsum(host_s) - before
     return Work(name, float(host_s.sum()), total, total + lags.max(axis=-1))
 
 

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from paceline.cluster import Cluster, Node
+from paceline.cluster.node import TYPICAL_JITTER
 from paceline.collectives import Library, Numbers, Topology, collective_s
 from paceline.collectives.topology import Route, topology_of
 from paceline.kernels.model import KernelModel
+from paceline.kernels.timeline import Seconds
 from paceline.rehearse.compute import device_calls_s, is_serial
 from paceline.rehearse.play import CollectiveCost, NodeRules, Played, Role, play
 from paceline.rehearse.program import Prices, make_programs
@@ -37,7 +39,7 @@ class Conditions:
     """How many times as fast the device computes as the kernel model's."""
     memory: Numbers = 1.0
     """How many times as fast its memory is."""
-    jitter: float = 0.0
+    jitter: float = TYPICAL_JITTER
     """How much a worker's time varies: its standard deviation over its mean."""
 
     def parts(self, size: int) -> Iterator[Conditions]:
@@ -116,6 +118,7 @@ class Rehearsal:
     record: Callable[[int, int, int], Recording] = field(repr=False)
     """A node's number of workers, the place in it and the lateness in, a recording out."""
     _known: dict[tuple[int, int], list[Recording]] = field(default_factory=dict, repr=False)
+    _priced: dict[Any, tuple[KernelModel, Prices]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def first(self) -> Recording:
@@ -153,7 +156,7 @@ class Rehearsal:
         kinds = distinct_nodes(cluster)
         own = [model if isinstance(model, KernelModel) else model[n.device.name] for n, _ in kinds]
         prices = [
-            _prices(self.capture, each, slowdown=node.slowdown)
+            self._prices(each, slowdown=node.slowdown)
             for each, (node, _) in zip(own, kinds, strict=True)
         ]
         rules = [
@@ -188,9 +191,7 @@ class Rehearsal:
         return parts[0] if len(parts) == 1 else _joined(parts)
 
     def _retime(self, conditions: Conditions, model: KernelModel) -> Timed:
-        prices = _prices(
-            self.capture, model, arithmetic=conditions.arithmetic, memory=conditions.memory
-        )
+        prices = self._prices(model, arithmetic=conditions.arithmetic, memory=conditions.memory)
         rules = NodeRules(
             workers=conditions.topology.workers_per_node,
             nodes=conditions.topology.num_nodes,
@@ -199,6 +200,15 @@ class Rehearsal:
             jitter=conditions.jitter,
         )
         return self._consistent([self.node_sizes[0]], [prices], [rules])
+
+    def _prices(self, model: KernelModel, **changes: Numbers) -> Prices:
+        """Prices by a model; kept, unless they are of many devices at once."""
+        if any(np.ndim(change) for change in changes.values()):
+            return _prices(self.capture, model, **changes)
+        key = (id(model), *sorted(changes.items()))
+        if key not in self._priced:  # with its model, whose identity must not be used again
+            self._priced[key] = (model, _prices(self.capture, model, **changes))
+        return self._priced[key][1]
 
     @property
     def is_alike(self) -> bool:
@@ -219,9 +229,10 @@ class Rehearsal:
         best: Timed | None = None
         for lateness in range(_MOST_LATENESS):
             recordings = [self.recordings(size, lateness=lateness) for size in sizes]
-            before, talk = talk, [talk_of(each) for own in recordings for each in own]
-            if talk == before:  # who waits in the end does not ask any longer
-                break
+            if best is not None:
+                before, talk = talk, [talk_of(each) for own in recordings for each in own]
+                if talk == before:  # who waits in the end does not ask any longer
+                    break
             timed = self._play(recordings, prices, rules, with_spans=with_spans)
             best = timed if best is None else best.settled_by(timed)
             if not np.any(best.played.premature):
@@ -239,7 +250,11 @@ class Rehearsal:
     ) -> Timed:
         roles = []
         for kind, (own, priced, rule) in enumerate(zip(recordings, prices, rules, strict=True)):
-            programs = make_programs(own, priced)
+            # Recordings are kept for as long as this rehearsal is, so that their identity tells.
+            key = id(own)
+            if key not in priced.programs:
+                priced.programs[key] = make_programs(own, priced)
+            programs = priced.programs[key]
             # One for all, unless workers of other kinds of node have to meet each of them.
             alike = len(recordings) == 1 and all(each is own[0] for each in own)
             for index, program in enumerate(programs[:1] if alike else programs):
@@ -357,21 +372,16 @@ def _prices(
     capture: Capture,
     model: KernelModel,
     *,
-    slowdown: float = 1.0,
+    slowdown: Numbers = 1.0,
     arithmetic: Numbers = 1.0,
     memory: Numbers = 1.0,
 ) -> Prices:
     factor = model.host.factors.get("optimizer", 1.0)
-    known: dict[Call, tuple[float, Numbers]] = {}
 
-    def cost(call: Call) -> tuple[float, Numbers]:
-        if call not in known:
-            device_s = device_calls_s([call], model, arithmetic=arithmetic, memory=memory)
-            known[call] = (
-                slowdown * model.host.bare_s(call) * factor,
-                slowdown * device_s[..., 0],
-            )
-        return known[call]
+    def cost(calls: Sequence[Call]) -> tuple[Seconds, Seconds]:
+        host_s = factor * np.array([model.host.bare_s(call) for call in calls])
+        device_s = device_calls_s(calls, model, arithmetic=arithmetic, memory=memory)
+        return slowdown * host_s, slowdown * device_s
 
     phases = [call.phase for call in capture.calls]
     return Prices(
@@ -379,7 +389,8 @@ def _prices(
         device_s=slowdown
         * device_calls_s(capture.calls, model, arithmetic=arithmetic, memory=memory),
         num_forward=phases.index("backward") if "backward" in phases else len(phases),
-        call=cost,
+        num_before_optimizer=phases.index("optimizer") if "optimizer" in phases else len(phases),
+        calls=cost,
         serial=is_serial(model),
     )
 

@@ -8,6 +8,9 @@ import numpy as np
 
 from paceline.collectives import Numbers
 
+# Between these, both change smoothly with the logarithm; the first are exact.
+_GRID = np.unique(np.rint(np.geomspace(1, 1e7, 300)))
+
 
 def slowest_of(num_workers: Numbers) -> tuple[Numbers, Numbers]:
     """Mean and variance of the largest of so many standard normal numbers.
@@ -17,11 +20,9 @@ def slowest_of(num_workers: Numbers) -> tuple[Numbers, Numbers]:
     "Order Statistics", 2003).
     """
     if isinstance(num_workers, np.ndarray):
-        different, places = np.unique(num_workers, return_inverse=True)
-        means, variances = np.array([_slowest_of(int(n)) for n in different]).T
-        return means[places].reshape(num_workers.shape), variances[places].reshape(
-            num_workers.shape
-        )
+        means, variances = np.array([_slowest_of(int(count)) for count in _GRID]).T
+        place = np.log(num_workers)
+        return np.interp(place, np.log(_GRID), means), np.interp(place, np.log(_GRID), variances)
     return _slowest_of(int(num_workers))
 
 
