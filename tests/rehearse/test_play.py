@@ -10,7 +10,7 @@ import pytest
 
 from paceline.collectives import Numbers
 from paceline.rehearse.play import NodeRules, Played, Role, play
-from paceline.rehearse.program import Prices, Program, make_programs
+from paceline.rehearse.program import Prices, Program, make_layout, make_programs
 from paceline.rehearse.recording import Recording, Replay
 from paceline.rehearse.straggler import slowest_of
 from paceline.steps import Call
@@ -50,12 +50,10 @@ def priced(
     prices = Prices(
         host_s=np.array(host_s, dtype=float),
         device_s=np.array(device_s, dtype=float),
-        num_forward=1,
-        num_before_optimizer=len(host_s),
         calls=lambda run: (np.zeros(len(run)), np.array([calls[call.op] for call in run])),
         serial=serial,
     )
-    return make_programs(recordings, prices)
+    return make_programs(make_layout(recordings, ["forward"] + ["backward"] * 39), prices)
 
 
 def play_node(recordings: list[Recording], *, serial: bool = True, **given: Any) -> Played:

@@ -7,8 +7,8 @@ and not for each kernel. The numbers may be arrays: one program is then many, on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,15 +33,6 @@ class Work:
     device_s: Numbers
     lag_s: Numbers
 
-    def then(self, other: Work) -> Work:
-        """This stretch and another behind it, as one."""
-        return Work(
-            self.name,
-            self.host_s + other.host_s,
-            self.device_s + other.device_s,
-            np.maximum(self.lag_s + other.device_s, self.host_s + other.lag_s),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Read:
@@ -59,8 +50,7 @@ class Meet:
     at_once: int
 
 
-_READS = "_local_scalar_dense"
-_Run: TypeAlias = tuple[str, tuple[Call, ...]]  # calls of the strategy, and what they belong to
+_Stretch: TypeAlias = tuple[str, tuple[Replay | Call, ...]]  # its name, and what is in it
 Operation: TypeAlias = Work | Read | Meet | Await | Ask | Beside | Pause
 Program: TypeAlias = tuple[tuple[Operation, ...], ...]
 """Operations, step by step; a Beside holds operations of its own."""
@@ -73,33 +63,67 @@ class Prices:
     host_s: Seconds
     device_s: Seconds
     """Of every call of the captured step."""
-    num_forward: int
-    """How many of these calls are the forward pass."""
-    num_before_optimizer: int
-    """How many come before the optimizer's."""
     calls: Callable[[Sequence[Call]], tuple[Seconds, Seconds]]
     """Of calls that the strategy makes: on the host, on the device."""
     serial: bool
     """Whether the host computes what it issues, as a CPU does."""
-    works: dict[Replay | _Run, Work] = field(default_factory=dict, repr=False)
-    programs: dict[Hashable, list[Program]] = field(default_factory=dict, repr=False)
-    """What was worked out with these prices before."""
 
 
-def make_programs(recordings: Sequence[Recording], prices: Prices) -> list[Program]:
-    """The programs of one node's workers."""
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The programs of one node's workers before prices are put to them.
+
+    Stretches that are the same, in other steps or of other workers, are one.
+    """
+
+    stretches: tuple[_Stretch, ...]
+    programs: tuple[tuple[tuple[Any, ...], ...], ...]
+    """By worker and step: operations, and for work the number of its stretch."""
+
+
+def make_layout(recordings: Sequence[Recording], phases: Sequence[str]) -> Layout:
+    """Join what is computed between two moments of communication.
+
+    ``phases`` are those of the captured calls.
+    """
+    borders = [
+        phases.index(phase) if phase in phases else len(phases)
+        for phase in ("backward", "optimizer")
+    ]
     talkers = [
         sum(_talks_across(recording.steps[number]) for recording in recordings)
         for number in range(len(recordings[0].steps))
     ]
-    made: dict[int, Program] = {}
+    numbers: dict[_Stretch, int] = {}
+    made: dict[int, tuple[tuple[Any, ...], ...]] = {}
     for recording in recordings:  # workers that do alike share a recording
         if id(recording) not in made:
             made[id(recording)] = tuple(
-                tuple(_merged(_operations(events, prices, max(1, at_once))))
+                tuple(_operations(events, borders, max(1, at_once), numbers))
                 for events, at_once in zip(recording.steps, talkers, strict=True)
             )
-    return [made[id(recording)] for recording in recordings]
+    return Layout(tuple(numbers), tuple(made[id(recording)] for recording in recordings))
+
+
+def make_programs(layout: Layout, prices: Prices) -> list[Program]:
+    """Put prices to a layout."""
+    works = [_work(stretch, prices) for stretch in layout.stretches]
+
+    def priced(operations: Sequence[Any]) -> tuple[Operation, ...]:
+        return tuple(
+            works[each]
+            if isinstance(each, int)
+            else Beside(each.ticket, priced(each.events))
+            if isinstance(each, Beside)
+            else each
+            for each in operations
+        )
+
+    made: dict[int, Program] = {}
+    for program in layout.programs:
+        if id(program) not in made:
+            made[id(program)] = tuple(priced(step) for step in program)
+    return [made[id(program)] for program in layout.programs]
 
 
 def _talks_across(events: Sequence[Any]) -> bool:
@@ -111,64 +135,68 @@ def _talks_across(events: Sequence[Any]) -> bool:
     )
 
 
-def _joined(events: Sequence[Any], borders: tuple[int, ...]) -> list[Any]:
-    """The events, with replays that follow each other as one, and so with calls."""
-    found: list[Any] = []
-    for event in events:
-        last = found[-1] if found else None
-        if isinstance(event, Call):
-            if isinstance(last, list) and last[-1].op != _READS:
-                last.append(event)
-            else:
-                found.append([event])
-        elif (
-            isinstance(event, Replay)
-            and isinstance(last, Replay)
-            and last.stop == event.start
-            and event.start not in borders
-        ):
-            found[-1] = Replay(last.start, event.stop)
-        else:
-            found.append(event)
-    return [tuple(each) if isinstance(each, list) else each for each in found]
-
-
-def _operations(events: Sequence[Any], prices: Prices, at_once: int) -> Iterator[Operation]:
-    events = _joined(events, (prices.num_forward, prices.num_before_optimizer))
+def _operations(
+    events: Sequence[Any], borders: Sequence[int], at_once: int, numbers: dict[_Stretch, int]
+) -> Iterator[Any]:
+    """Operations; work as the number of its stretch in ``numbers``, which grows."""
     last_replay = max(
         (place for place, event in enumerate(events) if isinstance(event, Replay)), default=-1
     )
+    name, parts = "", list[Replay | Call]()
+
+    def close() -> Iterator[int]:
+        if parts:
+            yield numbers.setdefault((name, tuple(parts)), len(numbers))
+            parts.clear()
+
     for place, event in enumerate(events):
-        if isinstance(event, Replay):
-            if event not in prices.works:
-                prices.works[event] = _replayed(event, prices)
-            yield prices.works[event]
-        elif isinstance(event, tuple):
-            # Hooks run inside the backward pass; behind the optimizer results are taken over.
-            run = ("backward" if place < last_replay else "merge", event)
-            if run not in prices.works:
-                prices.works[run] = _stretch(run[0], *prices.calls(event))
-            yield prices.works[run]
-            if event[-1].op == _READS:
+        if isinstance(event, Replay | Call):
+            own = _name_of(event, borders, is_merge=place > last_replay)
+            if own != name:
+                yield from close()
+                name = own
+            parts.append(event)
+            if isinstance(event, Call) and event.op == "_local_scalar_dense":
+                yield from close()
                 yield Read()
-        elif isinstance(event, Begin):
+            continue
+        yield from close()
+        if isinstance(event, Begin):
             yield Meet(event.ticket, event.team, event.kind, event.num_bytes, at_once)
         elif isinstance(event, Beside):
-            yield Beside(event.ticket, tuple(_merged(_operations(event.events, prices, at_once))))
+            inner = tuple(_operations(event.events, borders, at_once, numbers))
+            yield Beside(event.ticket, inner)
         else:
             yield event
+    yield from close()
 
 
-def _replayed(replay: Replay, prices: Prices) -> Work:
-    name = "forward" if replay.stop <= prices.num_forward else "backward"
-    if replay.start >= prices.num_before_optimizer:
-        name = "optimizer"
-    part = slice(replay.start, replay.stop)
-    return _stretch(name, prices.host_s[part], prices.device_s[..., part])
+def _name_of(event: Replay | Call, borders: Sequence[int], *, is_merge: bool) -> str:
+    """What a part of a step is called in traces."""
+    if isinstance(event, Call):
+        # Hooks run inside the backward pass; behind the optimizer results are taken over.
+        return "merge" if is_merge else "backward"
+    backward, optimizer = borders
+    if event.start >= optimizer:
+        return "optimizer"
+    return "forward" if event.stop <= backward else "backward"
 
 
-def _stretch(name: str, host_s: Seconds, device_s: Seconds) -> Work:
+def _work(stretch: _Stretch, prices: Prices) -> Work:
     """The device is through max over j of (issued_j + the work from j on) after the beginning."""
+    name, parts = stretch
+    calls = [part for part in parts if isinstance(part, Call)]
+    own_host_s, own_device_s = prices.calls(calls) if calls else (np.zeros(0), np.zeros(0))
+    hosts, devices, place = [], [], 0
+    for part in parts:
+        if isinstance(part, Replay):
+            hosts.append(prices.host_s[part.start : part.stop])
+            devices.append(prices.device_s[..., part.start : part.stop])
+        else:
+            hosts.append(own_host_s[place : place + 1])
+            devices.append(own_device_s[..., place : place + 1])
+            place += 1
+    host_s, device_s = np.concatenate(hosts), np.concatenate(devices, axis=-1)
     if not len(host_s):
         return Work(name, 0.0, 0.0, 0.0)
     before = np.cumsum(device_s, axis=-1)
@@ -176,22 +204,3 @@ def _stretch(name: str, host_s: Seconds, device_s: Seconds) -> Work:
     before -= device_s
     lags = np.cumsum(host_s) - before
     return Work(name, float(host_s.sum()), total, total + lags.max(axis=-1))
-
-
-def _merged(operations: Iterator[Operation]) -> Iterator[Operation]:
-    open_work: Work | None = None
-    for operation in operations:
-        if isinstance(operation, Work):
-            if open_work is not None and open_work.name == operation.name:
-                open_work = open_work.then(operation)
-                continue
-            if open_work is not None:
-                yield open_work
-            open_work = operation
-            continue
-        if open_work is not None:
-            yield open_work
-            open_work = None
-        yield operation
-    if open_work is not None:
-        yield open_work

@@ -18,14 +18,14 @@ from paceline.kernels.model import KernelModel
 from paceline.kernels.timeline import Seconds
 from paceline.rehearse.compute import device_calls_s, is_serial
 from paceline.rehearse.play import CollectiveCost, NodeRules, Played, Role, play
-from paceline.rehearse.program import Prices, make_programs
+from paceline.rehearse.program import Layout, Prices, Program, make_layout, make_programs
 from paceline.rehearse.recording import Recording, record_strategy
 from paceline.steps import Call, Capture, Step, capture_step
 from paceline.strategies import Strategy, make_strategy
 from paceline.teams.virtual import Ask, Await, Begin, Beside, TeamName
 
 _MOST_LATENESS = 64
-_AT_ONCE = 512  # conditions that are timed together: their arrays fit into a core's cache
+_AT_ONCE = 1024  # conditions that are timed together: their arrays fit into a core's cache
 SMALL_BYTES = 4096
 """A message whose size does not matter: its latency is its cost."""
 
@@ -119,6 +119,8 @@ class Rehearsal:
     """A node's number of workers, the place in it and the lateness in, a recording out."""
     _known: dict[tuple[int, int], list[Recording]] = field(default_factory=dict, repr=False)
     _priced: dict[Any, tuple[KernelModel, Prices]] = field(default_factory=dict, repr=False)
+    _layouts: dict[int, Layout] = field(default_factory=dict, repr=False)
+    _made: dict[tuple[int, int], list[Program]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def first(self) -> Recording:
@@ -210,6 +212,18 @@ class Rehearsal:
             self._priced[key] = (model, _prices(self.capture, model, **changes))
         return self._priced[key][1]
 
+    def _programs(self, recordings: Sequence[Recording], prices: Prices) -> list[Program]:
+        """Programs of recordings, which this rehearsal keeps, so that their identity tells."""
+        if id(recordings) not in self._layouts:
+            phases = [call.phase for call in self.capture.calls]
+            self._layouts[id(recordings)] = make_layout(recordings, phases)
+        if np.ndim(prices.device_s) > 1:
+            return make_programs(self._layouts[id(recordings)], prices)
+        key = (id(recordings), id(prices))
+        if key not in self._made:
+            self._made[key] = make_programs(self._layouts[id(recordings)], prices)
+        return self._made[key]
+
     @property
     def is_alike(self) -> bool:
         """Whether all workers of a node do the same."""
@@ -250,11 +264,7 @@ class Rehearsal:
     ) -> Timed:
         roles = []
         for kind, (own, priced, rule) in enumerate(zip(recordings, prices, rules, strict=True)):
-            # Recordings are kept for as long as this rehearsal is, so that their identity tells.
-            key = id(own)
-            if key not in priced.programs:
-                priced.programs[key] = make_programs(own, priced)
-            programs = priced.programs[key]
+            programs = self._programs(own, priced)
             # One for all, unless workers of other kinds of node have to meet each of them.
             alike = len(recordings) == 1 and all(each is own[0] for each in own)
             for index, program in enumerate(programs[:1] if alike else programs):
@@ -383,13 +393,10 @@ def _prices(
         device_s = device_calls_s(calls, model, arithmetic=arithmetic, memory=memory)
         return slowdown * host_s, slowdown * device_s
 
-    phases = [call.phase for call in capture.calls]
     return Prices(
         host_s=slowdown * model.host.calls_s(capture),
         device_s=slowdown
         * device_calls_s(capture.calls, model, arithmetic=arithmetic, memory=memory),
-        num_forward=phases.index("backward") if "backward" in phases else len(phases),
-        num_before_optimizer=phases.index("optimizer") if "optimizer" in phases else len(phases),
         calls=cost,
         serial=is_serial(model),
     )

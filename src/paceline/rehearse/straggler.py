@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from paceline.collectives import Numbers
 
@@ -20,10 +21,16 @@ def slowest_of(num_workers: Numbers) -> tuple[Numbers, Numbers]:
     "Order Statistics", 2003).
     """
     if isinstance(num_workers, np.ndarray):
-        means, variances = np.array([_slowest_of(int(count)) for count in _GRID]).T
-        place = np.log(num_workers)
-        return np.interp(place, np.log(_GRID), means), np.interp(place, np.log(_GRID), variances)
+        means, variances = _on_grid()
+        place, grid = np.log(num_workers), np.log(_GRID)
+        return np.interp(place, grid, means), np.interp(place, grid, variances)
     return _slowest_of(int(num_workers))
+
+
+@lru_cache
+def _on_grid() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    means, variances = np.array([_slowest_of(int(count)) for count in _GRID]).T
+    return means, variances
 
 
 @lru_cache(maxsize=4096)
