@@ -28,16 +28,19 @@ class Table(Mapping[Kernel, Timing]):
         return _timing(self._lines[parts[:-1]])
 
     def __iter__(self) -> Iterator[Kernel]:
-        return self.kernels_of(lambda op: True)
+        return (Kernel.from_parts(json.loads(text + "]")) for text in self._lines)
 
     def __len__(self) -> int:
         return len(self._lines)
 
-    def kernels_of(self, is_wanted: Callable[[str], bool]) -> Iterator[Kernel]:
-        """The kernels of some operators."""
-        for text in self._lines:
-            if is_wanted(text[2 : text.index('"', 2)]):
-                yield Kernel.from_parts(json.loads(text + "]"))
+    def items_of(
+        self, is_wanted: Callable[[str], bool], *, dtype: str = ""
+    ) -> Iterator[tuple[Kernel, Timing]]:
+        """The kernels of some operators, on tensors of a dtype if one is given."""
+        operand = f'"@{dtype}'
+        for text, timing in self._lines.items():
+            if is_wanted(text[2 : text.index('"', 2)]) and operand in text:
+                yield Kernel.from_parts(json.loads(text + "]")), _timing(timing)
 
 
 def load_table(path: Path) -> Table:

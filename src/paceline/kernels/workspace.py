@@ -29,31 +29,35 @@ class Workspaces:
 
     def __init__(self, table: Mapping[Kernel, Timing]) -> None:
         self._table = table
-        self._known: dict[FamilyName, _Points | None] = {}
-
-    def _points(self, family: FamilyName) -> _Points | None:
-        if family not in self._known:
-            kernels = self._kernels(family) if family in _WITH_WORKSPACE else []
-            shares = [self._table[k].workspace_bytes / max(k.num_bytes, 1) for k in kernels]
-            self._known[family] = (
-                _Points(features_of(kernels, family), np.array(shares)) if kernels else None
-            )
-        return self._known[family]
-
-    def _kernels(self, family: FamilyName) -> list[Kernel]:
-        if isinstance(self._table, Table):
-            return list(self._table.kernels_of(lambda op: family_of_op(op) == family))
-        return [kernel for kernel in self._table if family_of(kernel) == family]
+        self._known: dict[tuple[FamilyName, str], _Points | None] = {}
 
     def estimate(self, family: FamilyName, kernels: Sequence[Kernel]) -> list[int]:
         """Bytes for each kernel: the median share of its neighbours, times its own bytes."""
-        points = self._points(family)
+        return [self._estimate(family, kernel) for kernel in kernels]
+
+    def _estimate(self, family: FamilyName, kernel: Kernel) -> int:
+        points = self._points(family, kernel.operands[0].dtype if kernel.operands else "f32")
         if points is None:
-            return [0] * len(kernels)
-        shares = points.nearest(features_of(kernels, family))
-        return [
-            round(share * kernel.num_bytes) for share, kernel in zip(shares, kernels, strict=True)
-        ]
+            return 0
+        return round(points.nearest(features_of([kernel], family)) * kernel.num_bytes)
+
+    def _points(self, family: FamilyName, dtype: str) -> _Points | None:
+        if (family, dtype) not in self._known:
+            found = self._measured(family, dtype) if family in _WITH_WORKSPACE else {}
+            shares = [each.workspace_bytes / max(k.num_bytes, 1) for k, each in found.items()]
+            self._known[family, dtype] = (
+                _Points(features_of(list(found), family), np.array(shares)) if found else None
+            )
+        return self._known[family, dtype]
+
+    def _measured(self, family: FamilyName, dtype: str) -> dict[Kernel, Timing]:
+        if isinstance(self._table, Table):
+            return dict(self._table.items_of(lambda op: family_of_op(op) == family, dtype=dtype))
+        return {
+            kernel: each
+            for kernel, each in self._table.items()
+            if family_of(kernel) == family and any(o.dtype == dtype for o in kernel.operands)
+        }
 
 
 class _Points:
@@ -62,10 +66,9 @@ class _Points:
         self._features = (features - self._mean) / self._scale
         self._shares = shares
 
-    def nearest(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        found = np.empty(len(features))
-        for row, point in enumerate((features - self._mean) / self._scale):
-            distances = ((self._features - point) ** 2).sum(1)
-            count = min(_NEIGHBOURS, len(distances))
-            found[row] = np.median(self._shares[np.argpartition(distances, count - 1)[:count]])
-        return found
+    def nearest(self, features: npt.NDArray[np.float32]) -> float:
+        """The median share of the nearest points to a row of features."""
+        point = (features[0] - self._mean) / self._scale
+        distances = ((self._features - point) ** 2).sum(1)
+        count = min(_NEIGHBOURS, len(distances))
+        return float(np.median(self._shares[np.argpartition(distances, count - 1)[:count]]))

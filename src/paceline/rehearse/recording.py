@@ -95,7 +95,8 @@ def record_strategy(
 
 def _num_steps(count: int | None, strategy: Strategy) -> int:
     """All steps of a short phase; of a long one enough for two periods of its schedule."""
-    enough = _MIN_STEPS + 2 * int(strategy.status().get("period", 1))
+    period = int(strategy.status().get("period", 1))
+    enough = _MIN_STEPS + 2 * period if period > 1 else _MIN_STEPS
     return enough if count is None else min(count, enough)
 
 
