@@ -56,11 +56,13 @@ def record_strategy(
     index: int = 0,
     node: int = 0,
     lateness: int = 0,
+    brief: bool = False,
     **options: Any,
 ) -> Recording:
     """Run a strategy as one worker of a virtual cluster, around the captured step.
 
     A strategy that asks whether an exchange is over hears "no" ``lateness`` times before "yes".
+    ``brief``: one period of each phase does, to see what it is like.
     """
     journal = Journal(lateness=lateness)
     workers = virtual_workers(journal, node_sizes, node=node, index=index)
@@ -80,7 +82,7 @@ def record_strategy(
         steps: list[tuple[Any, ...]] = []
         phases: list[str] = []
         for count in chosen.phases().values():
-            num_steps = _num_steps(count, chosen)
+            num_steps = _num_steps(count, chosen, brief=brief)
             for _ in range(num_steps):
                 world.optimizer.zero_grad()
                 chain.run()
@@ -93,10 +95,12 @@ def record_strategy(
     return Recording(steps=tuple(steps), phases=tuple(phases), extra_bytes=extra_bytes)
 
 
-def _num_steps(count: int | None, strategy: Strategy) -> int:
+def _num_steps(count: int | None, strategy: Strategy, *, brief: bool) -> int:
     """All steps of a short phase; of a long one enough for two periods of its schedule."""
     period = int(strategy.status().get("period", 1))
     enough = _MIN_STEPS + 2 * period if period > 1 else _MIN_STEPS
+    if brief:
+        enough = period + 2
     return enough if count is None else min(count, enough)
 
 

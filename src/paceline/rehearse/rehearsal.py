@@ -115,8 +115,8 @@ class Rehearsal:
     strategy: str
     node_sizes: tuple[int, ...]
     """The different numbers of workers that a node has."""
-    record: Callable[[int, int, int], Recording] = field(repr=False)
-    """A node's number of workers, the place in it and the lateness in, a recording out."""
+    record: Callable[..., Recording] = field(repr=False)
+    """:func:`record_strategy` for a node's number of workers, the place in it and the lateness."""
     _known: dict[tuple[int, int], list[Recording]] = field(default_factory=dict, repr=False)
     _priced: dict[Any, tuple[KernelModel, Prices]] = field(default_factory=dict, repr=False)
     _layouts: dict[int, Layout] = field(default_factory=dict, repr=False)
@@ -126,6 +126,11 @@ class Rehearsal:
     def first(self) -> Recording:
         """What the first worker of the first node does, if nothing is late."""
         return self.record(self.node_sizes[0], 0, 0)
+
+    @cached_property
+    def brief(self) -> Recording:
+        """The same, for one period of each phase."""
+        return self.record(self.node_sizes[0], 0, 0, brief=True)
 
     def recordings(self, size: int, *, lateness: int = 0) -> list[Recording]:
         """One for each worker of a node of this size; workers that do alike share theirs."""
@@ -297,7 +302,7 @@ def rehearse(
     sizes = tuple(node_sizes)
     make_strategy(copy.copy(strategy), **options)  # a wrong option is told before work begins
 
-    def record(size: int, index: int, lateness: int) -> Recording:
+    def record(size: int, index: int, lateness: int, *, brief: bool = False) -> Recording:
         return record_strategy(
             step,
             capture,
@@ -306,6 +311,7 @@ def rehearse(
             node=sizes.index(size),
             index=index,
             lateness=lateness,
+            brief=brief,
             **options,
         )
 
@@ -323,9 +329,17 @@ def distinct_nodes(cluster: Cluster) -> list[tuple[Node, int]]:
     return list(found.items())
 
 
-def talk_of(recording: Recording, *, ignore_below: int = 0) -> list[list[Any]]:
+def talk_of(recording: Recording) -> list[list[Any]]:
     """What a program communicates: programs that talk alike cost alike."""
-    return [_talk_in(events, ignore_below) for events in recording.steps]
+    return [_talk_in(events) for events in recording.steps]
+
+
+def shapes_of(recording: Recording) -> dict[str, list[Any]]:
+    """What is communicated in the steps of each phase; the size of a small message is left out."""
+    found: dict[str, list[Any]] = {}
+    for phase, events in zip(recording.phases, recording.steps, strict=True):
+        found.setdefault(phase, []).append(_shape(events, ignore_below=SMALL_BYTES))
+    return found
 
 
 def period_of(recordings: Sequence[Recording], places: Sequence[int]) -> int:
@@ -341,30 +355,29 @@ def period_of(recordings: Sequence[Recording], places: Sequence[int]) -> int:
     return max(1, len(shapes) * 2 // 3)
 
 
-def _shape(events: Sequence[Any]) -> list[Any]:
+def _shape(events: Sequence[Any], *, ignore_below: int = 0) -> list[Any]:
     """A step's talk without its tickets, which never repeat."""
     found: list[Any] = []
     for event in events:
         if isinstance(event, Begin):
-            found.append((event.team, event.kind, event.num_bytes))
+            num_bytes = event.num_bytes if event.num_bytes >= ignore_below else 0
+            found.append((event.team, event.kind, num_bytes))
         elif isinstance(event, Await):
             found.append("await")
         elif isinstance(event, Ask):
             found.append(event.answer)
         elif isinstance(event, Beside):
-            found.append(_shape(event.events))
+            found.append(_shape(event.events, ignore_below=ignore_below))
     return found
 
 
-def _talk_in(events: Sequence[Any], ignore_below: int) -> list[Any]:
+def _talk_in(events: Sequence[Any]) -> list[Any]:
     found: list[Any] = []
     for event in events:
-        if isinstance(event, Begin) and event.num_bytes < ignore_below:
-            found.append(replace(event, num_bytes=0))
-        elif isinstance(event, Begin | Await | Ask):
+        if isinstance(event, Begin | Await | Ask):
             found.append(event)
         elif isinstance(event, Beside):
-            found.append(_talk_in(event.events, ignore_below))
+            found.append(_talk_in(event.events))
     return found
 
 
