@@ -154,6 +154,18 @@ def test_an_exchange_that_is_late_is_merged_when_it_has_come() -> None:
     assert waiting_s / alone_s == pytest.approx((4 + 3 - 1) / 4, rel=0.12)
 
 
+@pytest.mark.parametrize(("name", "period"), [("local-sgd", 8), ("diloco", 32), ("sync", 1)])
+def test_a_rare_exchange_counts_with_its_share(name: str, period: int) -> None:
+    step = zoo_step("small-cnn", batch=64)
+    model = KernelModel(load_device("cpu-core"))
+    rehearsal = rehearse(step, name, node_sizes=(1, 1))
+    alone_s = compute_cost(rehearsal.capture, model).timeline.step_s
+    num_bytes = sum(each.num_bytes for each in begun(rehearsal, 0, period - 1))
+    # So slow that all the rest is small: a ring of two moves each byte once.
+    timed = rehearsal.time(across_cluster(num_bytes / (100 * alone_s), (1, 1)), model)
+    assert float(timed.step_s) / alone_s == pytest.approx(100 / period + 1, rel=0.05)
+
+
 def test_every_phase_of_a_run_is_rehearsed() -> None:
     step = zoo_step("mlp", batch=4)
     options: dict[str, Any] = {"warmup_steps": 500, "cooldown_steps": 300, "total_steps": 100_000}

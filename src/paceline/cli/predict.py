@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from paceline.rehearse import Prediction
     from paceline.rehearse.run import Run
 
+# Glyphs that differ, since not every terminal has colours.
+_PARTS = (("compute", "█", "green"), ("communication", "░", "yellow"), ("host", "▒", "red"))
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
@@ -226,8 +229,8 @@ def _run(run: Run) -> str:
 def _legend() -> Text:
     from rich.text import Text
 
-    return Text.assemble(
-        ("█", "green"), " compute  ", ("█", "yellow"), " communication  ", ("█", "red"), " host"
+    return Text("  ").join(
+        Text.assemble((glyph, colour), f" {name}") for name, glyph, colour in _PARTS
     )
 
 
@@ -278,12 +281,8 @@ def _bar(prediction: Prediction, *, width: int) -> Text:
     """The step as one bar: compute, exposed communication, host."""
     from rich.text import Text
 
-    parts = (
-        (prediction.compute_s, "green"),
-        (prediction.exposed_communication_s, "yellow"),
-        (prediction.host_s, "red"),
-    )
+    seconds = (prediction.compute_s, prediction.exposed_communication_s, prediction.host_s)
     bar = Text()
-    for seconds, colour in parts:
-        bar.append("█" * round(width * max(seconds, 0.0) / prediction.step_s), style=colour)
+    for part_s, (_, glyph, colour) in zip(seconds, _PARTS, strict=True):
+        bar.append(glyph * round(width * max(part_s, 0.0) / prediction.step_s), style=colour)
     return bar

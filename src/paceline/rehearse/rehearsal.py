@@ -349,8 +349,12 @@ def period_of(recordings: Sequence[Recording], places: Sequence[int]) -> int:
     """
     different = list({id(recording): recording for recording in recordings}.values())
     shapes = [sorted(repr(_shape(each.steps[place])) for each in different) for place in places]
+    settled = len(shapes) // 4  # before that a phase may still be filling its pipeline
     for period in range(1, len(shapes) // 2 + 1):
-        if shapes[-period:] == shapes[-2 * period : -period]:
+        if all(
+            shapes[place] == shapes[place - period]
+            for place in range(settled + period, len(shapes))
+        ):
             return period
     return max(1, len(shapes) * 2 // 3)
 

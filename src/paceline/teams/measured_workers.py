@@ -19,8 +19,8 @@ from paceline.teams.workers import Workers
 
 _PROBE_S = 0.4
 _ROUNDS = 3
-_MOST_ALONE = 4
-_COMMUNICATE_S = 1.5
+_MOST_ALONE = 2
+_COMMUNICATE_S = 1.0
 _MESSAGE_BYTES = 4 << 20
 # Below this, a loss is noise; above the other, nothing would be left of computing.
 _LEAST_INTERFERENCE, _MOST_INTERFERENCE = 0.02, 0.95
