@@ -24,17 +24,6 @@ from paceline.steps.kernel import Kernel
 from paceline.steps.recorder import Call, Recorder, rounded_bytes
 from paceline.steps.step import AUTOCAST_DTYPES, Step, tensors_in
 
-__all__ = [
-    "Call",
-    "Capture",
-    "FakeWorld",
-    "GradientReady",
-    "Recorder",
-    "StepMemory",
-    "capture_step",
-    "fake_world",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class GradientReady:
