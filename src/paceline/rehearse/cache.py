@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from paceline.rehearse.rehearsal import Rehearsal, rehearse, shapes_of
+from paceline.rehearse.rehearsal import Rehearsal, rehearse
+from paceline.rehearse.talk import shapes_of
 from paceline.steps import Capture, Step, capture_step
 from paceline.strategies import Strategy
 

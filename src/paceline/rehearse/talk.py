@@ -1,0 +1,68 @@
+"""What recorded programs communicate: whether two say the same, and when one repeats itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from paceline.rehearse.recording import Recording
+from paceline.teams.virtual import Ask, Await, Begin, Beside
+
+SMALL_BYTES = 4096
+"""A message whose size does not matter: its latency is its cost."""
+
+
+def talk_of(recording: Recording) -> list[list[Any]]:
+    """What a program communicates: programs that talk alike cost alike."""
+    return [_talk_in(events) for events in recording.steps]
+
+
+def shapes_of(recording: Recording) -> dict[str, list[Any]]:
+    """What is communicated in the steps of each phase; the size of a small message is left out."""
+    found: dict[str, list[Any]] = {}
+    for phase, events in zip(recording.phases, recording.steps, strict=True):
+        found.setdefault(phase, []).append(_shape(events, ignore_below=SMALL_BYTES))
+    return found
+
+
+def period_of(recordings: Sequence[Recording], places: Sequence[int]) -> int:
+    """After how many steps the end of a phase repeats itself, as far as was recorded.
+
+    Workers of a node may take turns: who does what does not matter, only that it is done.
+    """
+    different = list({id(recording): recording for recording in recordings}.values())
+    shapes = [sorted(repr(_shape(each.steps[place])) for each in different) for place in places]
+    settled = len(shapes) // 4  # before that a phase may still be filling its pipeline
+    for period in range(1, len(shapes) // 2 + 1):
+        if all(
+            shapes[place] == shapes[place - period]
+            for place in range(settled + period, len(shapes))
+        ):
+            return period
+    return max(1, len(shapes) * 2 // 3)
+
+
+def _shape(events: Sequence[Any], *, ignore_below: int = 0) -> list[Any]:
+    """A step's talk without its tickets, which never repeat."""
+    found: list[Any] = []
+    for event in events:
+        if isinstance(event, Begin):
+            num_bytes = event.num_bytes if event.num_bytes >= ignore_below else 0
+            found.append((event.team, event.kind, num_bytes))
+        elif isinstance(event, Await):
+            found.append("await")
+        elif isinstance(event, Ask):
+            found.append(event.answer)
+        elif isinstance(event, Beside):
+            found.append(_shape(event.events, ignore_below=ignore_below))
+    return found
+
+
+def _talk_in(events: Sequence[Any]) -> list[Any]:
+    found: list[Any] = []
+    for event in events:
+        if isinstance(event, Begin | Await | Ask):
+            found.append(event)
+        elif isinstance(event, Beside):
+            found.append(_talk_in(event.events))
+    return found
