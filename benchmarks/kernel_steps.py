@@ -16,6 +16,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,12 @@ VISION = [
     "efficientnet_v2_s",
     "swin_t",
     "densenet169",
+    "mobilenet_v3_large",
+    "regnet_x_3_2gf",
+    "vit_b_32",
 ]
+LANGUAGE = ("llama", "distilbert", "opt")
+RECURRENT = ("LSTM", "GRU")
 
 
 def vision_step(name: str, batch: int, precision: Precision) -> Step:
@@ -90,6 +96,8 @@ def language_step(name: str, batch: int, precision: Precision) -> Step:
             vocab_size=32000,
         )
         model: Any = transformers.LlamaForCausalLM(config)
+    elif name == "opt":
+        model = transformers.OPTForCausalLM(transformers.OPTConfig())
     else:
         model = transformers.DistilBertForMaskedLM(transformers.DistilBertConfig())
     model = model.cuda()
@@ -103,37 +111,56 @@ def language_step(name: str, batch: int, precision: Precision) -> Step:
     )
 
 
+class Recurrent(nn.Module):
+    """Two recurrent layers over 50 frames of sound, and a decision at the end."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.layers = getattr(nn, kind)(128, 512, num_layers=2, batch_first=True)
+        self.head = nn.Linear(512, 1000)
+
+    def forward(self, frames: torch.Tensor) -> torch.Tensor:
+        decided: torch.Tensor = self.head(self.layers(frames)[0][:, -1])
+        return decided
+
+
+def recurrent_step(kind: str, batch: int, precision: Precision) -> Step:
+    return Step(
+        model=Recurrent(kind).cuda(),
+        inputs=torch.randn(batch, 50, 128, device="cuda"),
+        targets=torch.randint(1000, (batch,), device="cuda"),
+        loss=classification_loss,
+        optimizer=OPTIMIZERS["sgd"],
+        precision=precision,
+        name=f"recurrent:{kind}",
+    )
+
+
 Case = tuple[str, int, Precision, Callable[[], Step]]
 
 
-def cases(device: str, models: list[str], others: bool) -> Iterator[Case]:
+def cases(device: str, models: list[str], others: str | None) -> Iterator[Case]:
     precisions: tuple[Precision, ...] = ("fp32", "bf16") if device == "cuda" else ("fp32",)
     batches = GPU_BATCHES if device == "cuda" else CPU_BATCHES
     for name in models:
         for precision in precisions:
             for batch in batches[zoo_entry(name).kind]:
-
-                def make(n: str = name, b: int = batch, p: Precision = precision) -> Step:
-                    return zoo_step(n, batch=b, precision=p, device=device)
-
+                make = partial(zoo_step, name, batch=batch, precision=precision, device=device)
                 yield name, batch, precision, make
-    if not others:
+    if others is None:
         return
-    for name in VISION:
-        for precision in precisions:
-            for batch in (32, 128):
-
-                def vision(n: str = name, b: int = batch, p: Precision = precision) -> Step:
-                    return vision_step(n, b, p)
-
-                yield f"torchvision:{name}", batch, precision, vision
-    for name in ("llama", "distilbert"):
-        for precision in precisions:
-
-            def language(n: str = name, p: Precision = precision) -> Step:
-                return language_step(n, 16, p)
-
-            yield f"transformers:{name}", 16, precision, language
+    for family, makes, names, sizes in (
+        ("transformers", language_step, LANGUAGE, (16,)),
+        ("torchvision", vision_step, VISION, (32, 128)),
+        ("recurrent", recurrent_step, RECURRENT, (32, 512)),
+    ):
+        for name in names:
+            if others and name not in others.split(","):
+                continue
+            for precision in precisions:
+                for batch in sizes:
+                    make = partial(makes, name, batch, precision)
+                    yield f"{family}:{name}", batch, precision, make
 
 
 def run_case(case: Case) -> dict[str, Any]:
@@ -161,7 +188,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--models", default=None, help="of the zoo, with commas between; or none")
-    parser.add_argument("--others", action="store_true", help="torchvision's and transformers' too")
+    parser.add_argument(
+        "--others", nargs="?", const="", help="networks that are not in the zoo, too: all, or these"
+    )
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--budget", type=float, default=1e9)
     parser.add_argument("--out", type=Path, default=Path("steps.json.gz"))

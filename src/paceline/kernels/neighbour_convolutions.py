@@ -39,10 +39,10 @@ def usual_convolution(rng: random.Random) -> None:
     if style < 0.05:
         channels, filters = 3, rng.choice((16, 24, 32, 48, 64, 64, 96, 128, 768))
         side, stride = rng.choice(((3, 1), (3, 2), (7, 2), (4, 4), (11, 4), (16, 16)))
-    elif style < 0.2:
-        side, groups, filters = rng.choice((3, 3, 5, 7)), channels, channels
-        stride = rng.choice((1, 1, 2))
-    elif style < 0.3:
+    elif style < 0.25:
+        side, groups, filters = rng.choice((3, 3, 3, 5, 5, 7, 7, 9, 11)), channels, channels
+        stride = rng.choice((1, 1, 1, 2))
+    elif style < 0.33:
         groups = rng.choice((2, 4, 8, 16, 32))
         channels, filters = (max(1, round(each / groups)) * groups for each in (channels, filters))
         side = 3
@@ -53,7 +53,7 @@ def usual_convolution(rng: random.Random) -> None:
     batch = rng.choice((2, 4, 8, 16, 32, 32, 64, 64, 64, 128, 128, 256, 256, 512))
     batch = max(1, min(batch, (1 << 29) // (max(channels, filters) * extent * extent)))
     image = torch.empty(batch, channels, extent, extent)
-    if rng.random() < 0.25:
+    if rng.random() < 0.35:
         image = image.contiguous(memory_format=torch.channels_last)
     module = nn.Conv2d(
         channels,
@@ -102,6 +102,32 @@ def convolution(rng: random.Random) -> None:
     output = _in_format(module, image)(image)
     if output.numel() < _MAX_NUMEL:
         backward(output)
+
+
+def other_convolution(rng: random.Random) -> None:
+    """Of sound and of video: over one dimension or three."""
+    channels, filters = (8 * random_size(rng, 1, 96) for _ in range(2))
+    side, batch = rng.choice((1, 3, 3, 5, 7)), random_size(rng, 1, 64)
+    stride = rng.choice((1, 1, 2))
+    if rng.random() < 0.5:
+        groups = channels if rng.random() < 0.2 else 1
+        signal = torch.empty(batch, channels, random_size(rng, 64, 8192), requires_grad=True)
+        line = nn.Conv1d(
+            channels,
+            channels if groups > 1 else filters,
+            side,
+            stride=stride,
+            padding=side // 2,
+            groups=groups,
+        )
+        backward(line(signal))
+        return
+    extent, frames = rng.choice((7, 14, 28, 56)), rng.choice((4, 8, 16, 32))
+    batch = max(1, min(batch, (1 << 26) // (max(channels, filters) * frames * extent**2)))
+    video = torch.empty(batch, channels, frames, extent, extent, requires_grad=True)
+    window = rng.choice(((side, side, side), (1, side, side), (side, 1, 1)))
+    padding = (window[0] // 2, window[1] // 2, window[2] // 2)
+    backward(nn.Conv3d(channels, filters, window, stride=stride, padding=padding)(video))
 
 
 def _in_format(module: nn.Module, image: Tensor) -> nn.Module:

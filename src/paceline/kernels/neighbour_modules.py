@@ -52,11 +52,12 @@ def batch_norm(rng: random.Random) -> None:
 
 def layer_norm(rng: random.Random) -> None:
     """Layer norm of rows, or of images with their channels last."""
-    columns = random_size(rng, 16, 8192)
-    rows = min(random_size(rng, 16, 131072), (1 << 28) // columns)
+    columns = random_size(rng, 16, 8192) if rng.random() < 0.5 else 32 * random_size(rng, 1, 64)
+    rows = min(random_size(rng, 16, 1 << 20), (1 << 28) // columns)
     table = torch.empty(rows, columns)
-    if rng.random() < 0.2:  # channels last of a view, as in ConvNeXt
-        table = torch.empty(max(1, rows // 196), columns, 14, 14).permute(0, 2, 3, 1)
+    if rng.random() < 0.3:  # channels last of a view, as in ConvNeXt
+        side = rng.choice((7, 14, 28, 56))
+        table = torch.empty(max(1, rows // side**2), columns, side, side).permute(0, 2, 3, 1)
     backward(nn.LayerNorm(columns)(table.requires_grad_()))
 
 
@@ -209,8 +210,13 @@ def copy(rng: random.Random) -> None:
 def reduction(rng: random.Random) -> None:
     """A sum, mean, variance or norm over some dimensions."""
     tensor = _activation_shape(rng)
+    dims: tuple[int, ...]
     if tensor.dim() == 4:
         dims = rng.choice(((0, 2, 3), (2, 3), (2, 3), (1,), (0,)))
+    elif rng.random() < 0.3:  # a bias's gradient in a transformer
+        length = rng.choice((49, 64, 128, 197, 256, 512, 1024))
+        tensor = tensor[: max(1, tensor.shape[0] // length), None].expand(-1, length, -1)
+        tensor, dims = tensor.contiguous(), rng.choice(((0, 1), (0, 1), (0,), (-1,)))
     else:
         dims = rng.choice(((0,), (0,), (1,), (0, 1)))
     keep = rng.random() < 0.5
@@ -227,8 +233,9 @@ def reduction(rng: random.Random) -> None:
 
 def softmax(rng: random.Random) -> None:
     """A softmax or a cross entropy over few or many classes."""
-    columns = random_size(rng, 2, 50304)
-    rows = max(1, min(random_size(rng, 8, 131072), (1 << 28) // columns))
+    usual = rng.choice((10, 100, 1000, 21841, 30522, 32000, 50257, 50304, 128256))
+    columns = usual if rng.random() < 0.4 else random_size(rng, 2, 131072)
+    rows = max(1, min(random_size(rng, 8, 131072), (1 << 29) // columns))
     logits = lowered(rng, torch.empty(rows, columns)).requires_grad_()
     if rng.random() < 0.5:
         functional.cross_entropy(logits, torch.zeros(rows, dtype=torch.int64)).backward()  # type: ignore[no-untyped-call]

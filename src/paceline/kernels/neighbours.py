@@ -51,6 +51,7 @@ def draw_neighbours(rng: random.Random, precision: Precision, num_cases: int) ->
 _CASES: tuple[tuple[Case, float], ...] = (
     (convolutions.usual_convolution, 24),
     (convolutions.convolution, 12),
+    (convolutions.other_convolution, 1),
     (modules.linear, 9),
     (modules.batched_product, 2),
     (modules.batch_norm, 3),

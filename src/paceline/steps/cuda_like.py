@@ -195,8 +195,31 @@ def _attention(
             attn_mask = filled.masked_fill(attn_mask.logical_not(), float("-inf"))
         while attn_mask.dim() < 4:
             attn_mask = attn_mask.unsqueeze(0)
+    learned = attn_mask if attn_mask is not None and attn_mask.requires_grad else None
+    if learned is not None:
+        attn_mask = learned.detach()
     fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
     output: Tensor = fused(
         query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
     )[0]
-    return output
+    if learned is None:
+        return output
+    biased: Tensor = _LearnedBias.apply(output, learned)  # type: ignore[no-untyped-call]
+    return biased
+
+
+class _LearnedBias(torch.autograd.Function):
+    """A gradient for a bias of attention, such as T5's: CUDA's kernel makes it beside the others.
+
+    The CPU's kernel refuses such a bias, so this lets autograd know that there is one.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, bias: Tensor) -> Tensor:
+        ctx.bias = bias.shape, bias.dtype
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        shape, dtype = ctx.bias
+        return gradient, torch.empty(shape, dtype=dtype)
