@@ -19,7 +19,7 @@ from paceline.kernels.host import HostCosts
 from paceline.kernels.mlp import Ensemble
 
 FORMAT = "paceline-kernel-model"
-VERSION = 1
+VERSION = 2  # 1 had fewer features of convolutions
 SUFFIX = ".model.safetensors"
 
 
@@ -30,6 +30,8 @@ class FittedModel:
     device: Device
     ensembles: dict[FamilyName, Ensemble]
     host: HostCosts
+    gap_s: float = 0.0
+    """How long a GPU rests between the kernels of two calls, and does not when one is repeated."""
     facts: dict[str, Any] = field(default_factory=dict)
     """The profile's facts: machine, software versions."""
 
@@ -55,6 +57,7 @@ class FittedModel:
             "device": json.dumps(self.device.model_dump(mode="json")),
             "families": json.dumps(families),
             "host": json.dumps(self.host.to_dict()),
+            "gap_s": json.dumps(self.gap_s),
             "facts": json.dumps(self.facts),
         }
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,6 +89,7 @@ def load_model(path: Path | str) -> FittedModel:
             for name, facts in families.items()
         },
         host=HostCosts.from_dict(json.loads(metadata["host"])),
+        gap_s=float(metadata["gap_s"]),
         facts=json.loads(metadata["facts"]),
     )
 

@@ -112,7 +112,7 @@ def fit_host(
     terms = np.array([bare.terms(capture) for capture in captures])
     times, scale = np.array(measured_s), np.array(scale_s)
     # A weak pull keeps a factor near what it usually is where the steps do not tell.
-    usual = np.array([1.6, 1.6, 1.6, 5e-6, 4e-6, 5e-5])
+    usual = np.array([1.6, 1.6, 1.6, 5e-6, 4e-6, 2e-4])
     pull = 0.02 * np.sqrt(len(times)) / usual
     matrix = np.vstack([terms / scale[:, None], np.diag(pull)])
     wanted = np.concatenate([times / scale, pull * usual])

@@ -13,7 +13,11 @@ import torch
 
 from paceline.cluster.device import Precision
 from paceline.kernels.isolated import make_timer
-from paceline.kernels.measure_host import measure_dispatch, measure_small_steps
+from paceline.kernels.measure_host import (
+    measure_busy_steps,
+    measure_dispatch,
+    measure_small_steps,
+)
 from paceline.kernels.plan import CPU_PLAN, GPU_PLAN, PlanSettings, plan_kernels
 from paceline.kernels.profile import Profile, Timing, append, load_profile
 from paceline.kernels.timer import Timer, num_threads
@@ -112,6 +116,10 @@ def _host_facts(profile: Profile, timer: Timer, report: Report) -> dict[str, Any
     report("timing the host", 0, 1)
     facts["host"] = measure_dispatch(profile.measured(), timer.device)
     precisions: tuple[Precision, ...] = ("fp32",) if device == "cpu" else ("fp32", "bf16")
+    if device == "cuda":
+        facts["device_steps"] = measure_busy_steps(
+            device, precisions, lambda done, total: report("timing busy steps", done, total)
+        )
     facts["steps"] = measure_small_steps(
         device, precisions, lambda done, total: report("timing small steps", done, total)
     )
@@ -119,7 +127,10 @@ def _host_facts(profile: Profile, timer: Timer, report: Report) -> dict[str, Any
 
 
 def library_bytes() -> int:
-    """What cuBLAS keeps for itself once a product has run: part of every training's memory."""
+    """What cuBLAS keeps for itself once a product has run: part of every training's memory.
+
+    Every thread that multiplies has its own; autograd runs the backward pass in one of its own.
+    """
     torch.cuda.empty_cache()
     torch._C._cuda_clearCublasWorkspaces()
     before = torch.cuda.memory_allocated()
@@ -128,6 +139,8 @@ def library_bytes() -> int:
         bias = torch.rand(256, device="cuda", dtype=dtype)
         torch.addmm(bias, matrix, matrix)
         torch.mm(matrix, matrix)
+        torch.mm(matrix.requires_grad_(), matrix).sum().backward()  # type: ignore[no-untyped-call]
+        matrix.grad = None
     del matrix, bias
     torch.cuda.synchronize()
     return torch.cuda.memory_allocated() - before

@@ -18,6 +18,8 @@ from paceline.steps import Kernel, zoo_step
 from paceline.zoo import model_names
 
 _CALLS = 60
+_BUSY_NAMES = ("vgg16", "resnet18", "resnet50", "mobilenet-v2", "convnext-t", "vit-b16")
+_BUSY_BATCH = 64
 # Seconds a step on a CPU: nothing to learn the host's pace from.
 _LARGE = ("vgg16", "resnet152", "vit-b16", "gpt2", "gpt2-medium", "bert-base")
 
@@ -49,13 +51,32 @@ def measure_small_steps(
 ) -> list[dict[str, Any]]:
     """Real steps of the zoo, so small that on a GPU the host is what takes time."""
     names = [name for name in model_names() if device != "cpu" or name not in _LARGE]
+    return _measure_steps(names, 2, device, precisions, report)
+
+
+def measure_busy_steps(
+    device: str, precisions: Iterable[Precision], report: Callable[[int, int], None]
+) -> list[dict[str, Any]]:
+    """Real steps of the zoo that keep a GPU busy, most of them."""
+    return _measure_steps(_BUSY_NAMES, _BUSY_BATCH, device, precisions, report)
+
+
+def _measure_steps(
+    names: Iterable[str],
+    batch: int,
+    device: str,
+    precisions: Iterable[Precision],
+    report: Callable[[int, int], None],
+) -> list[dict[str, Any]]:
     cases = [(name, precision) for name in names for precision in precisions]
     found = []
     for index, (name, precision) in enumerate(cases):
         report(index, len(cases))
-        batch = 2
         step = zoo_step(name, batch=batch, precision=precision, device=device)
-        measured = measure_step(step, rounds=3, target_s=0.1)
+        try:
+            measured = measure_step(step, rounds=3, target_s=0.1)
+        except torch.OutOfMemoryError:
+            continue  # a small GPU: the other steps tell enough
         found.append(
             {
                 "model": name,
@@ -63,6 +84,7 @@ def measure_small_steps(
                 "precision": precision,
                 "step_s": measured.step_s,
                 "host_s": measured.host_s,
+                "busy_s": measured.busy_s,
                 "spread": round(measured.spread, 4),
             }
         )

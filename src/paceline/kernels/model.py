@@ -67,6 +67,11 @@ class KernelModel:
         """The host's costs; nothing if no host was measured."""
         return self.fitted.host if self.fitted is not None else HostCosts()
 
+    @property
+    def gap_s(self) -> float:
+        """How long the device rests between the kernels of two calls."""
+        return self.fitted.gap_s if self.fitted is not None else 0.0
+
     def estimate(self, kernels: Iterable[Kernel]) -> list[Estimate]:
         """One estimate for each kernel."""
         kernels = list(kernels)

@@ -42,10 +42,11 @@ def usual_convolution(rng: random.Random) -> None:
     elif style < 0.25:
         side, groups, filters = rng.choice((3, 3, 3, 5, 5, 7, 7, 9, 11)), channels, channels
         stride = rng.choice((1, 1, 1, 2))
-    elif style < 0.33:
-        groups = rng.choice((2, 4, 8, 16, 32))
-        channels, filters = (max(1, round(each / groups)) * groups for each in (channels, filters))
-        side = 3
+    elif style < 0.36:
+        # ResNeXt's groups and RegNet's: as many as it takes, of a given width.
+        in_group = rng.choice((4, 8, 16, 24, 32, 48, 64, 112))
+        groups = max(2, round(channels / in_group))
+        channels, filters, side = groups * in_group, groups * in_group, 3
     first = rng.choice((224, 224, 224, 256, 299, 384, 192, 128, 64, 32))
     extent = max(side, -(-first // 2 ** rng.randrange(6)))
     if channels == 3:

@@ -65,7 +65,7 @@ def device_calls_s(
         in_order = seconds[..., [places[kernel] for call in calls for kernel in call.kernels]]
         has_kernels = counts > 0
         begins = (np.cumsum(counts) - counts)[has_kernels]
-        found[..., has_kernels] = np.add.reduceat(in_order, begins, axis=-1)
+        found[..., has_kernels] = np.add.reduceat(in_order, begins, axis=-1) + model.gap_s
     return found
 
 

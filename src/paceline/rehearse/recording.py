@@ -68,6 +68,8 @@ def record_strategy(
     workers = virtual_workers(journal, node_sizes, node=node, index=index)
     with meta_world(step) as world, Recorder(step.precision, journal) as recorder, _Values():
         recorder.phase = "optimizer"
+        # Strategies read flags and counts: yes, somebody has sent something worth taking over.
+        recorder.number_read = 1.0
         recorder.muted = True
         _make_optimizer_state(world)
         before_bytes = recorder.live_bytes

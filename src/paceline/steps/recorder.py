@@ -55,6 +55,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.num_modules = 0
         self.live_bytes = 0
         self.muted = False
+        self.number_read = 0.5
+        """What reading a fake's number gives in the optimizer's phase.
+
+        Adam reads its step count, Adagrad too, and NAdam a product of factors below one: any
+        number between 0 and 1 leads the same way.
+        """
         self._precision = precision
         self._storages: dict[int, weakref.ref[Any]] = {}
 
@@ -63,11 +69,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default and self.phase == "optimizer":
-            # Adam reads its step count, Adagrad too, and NAdam a product of factors below one:
-            # any number between 0 and 1 leads the same way.
             if not self.muted:
                 self.calls.append(Call(op_name(func), self.phase, (), self.live_bytes, 1))
-            return _plausible_value(args[0])
+            return self._plausible_value(args[0])
         if func is torch.ops.aten.rand.default and math.prod(args[0]) == 1:
             result: Any = _mean_of_random(args[0])
         else:
@@ -97,6 +101,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.live_bytes += num_bytes
             self._storages[key] = weakref.ref(storage, self._freed(key, num_bytes))
 
+    def _plausible_value(self, tensor: Tensor) -> float | int | bool:
+        """What reading a fake gives: yes, one, or the number that is to be read."""
+        if tensor.dtype == torch.bool:
+            return True
+        return self.number_read if tensor.is_floating_point() else 1
+
     def _freed(self, key: int, num_bytes: int) -> Callable[[Any], None]:
         def forget(_: Any) -> None:
             self.live_bytes -= num_bytes
@@ -120,13 +130,6 @@ def recording(precision: Precision) -> Iterator[list[Call]]:
 def rounded_bytes(tensor: Tensor) -> int:
     """The memory that a tensor takes from CUDA's allocator."""
     return _round_up(tensor.numel() * tensor.element_size())
-
-
-def _plausible_value(tensor: Tensor) -> float | int | bool:
-    """What reading a fake gives: yes, one, or a number between 0 and 1."""
-    if tensor.dtype == torch.bool:
-        return True
-    return 0.5 if tensor.is_floating_point() else 1
 
 
 def _mean_of_random(shape: Sequence[int]) -> Tensor:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from paceline.teams.team import Op, Pending, Team
+from paceline.teams.team import Op, Pending, Team, WrappedTeam
 
 # Set by the lab for its workers, as torchrun sets RANK: {"folder": …, "rates_bytes_per_s": […]}
 ENVIRONMENT_VARIABLE = "PACELINE_EMULATED_LINKS"
@@ -86,7 +86,7 @@ class PacedPending(Pending):
         return arrived and float(self._end.item()) <= time.monotonic()
 
 
-class EmulatedTeam(Team):
+class EmulatedTeam(WrappedTeam):
     """A team whose members sit on several emulated nodes.
 
     ``num_local`` of its members are on this worker's node: together they charge the node's link
@@ -94,24 +94,9 @@ class EmulatedTeam(Team):
     """
 
     def __init__(self, team: Team, link: EmulatedLink, num_local: int) -> None:
-        self._team = team
+        super().__init__(team)
         self._link = link
         self._num_local = num_local
-
-    @property
-    def size(self) -> int:
-        """The number of workers."""
-        return self._team.size
-
-    @property
-    def rank(self) -> int:
-        """This worker's place in the team."""
-        return self._team.rank
-
-    @property
-    def bytes_handed(self) -> int:
-        """Bytes handed to the team that does the work."""
-        return self._team.bytes_handed
 
     def _paced(self, work: Pending, num_bytes_out_of_node: float) -> Pending:
         end = torch.tensor(

@@ -20,7 +20,7 @@ from paceline.teams.workers import Workers
 _PROBE_S = 0.4
 _ROUNDS = 3
 _MOST_ALONE = 2
-_COMMUNICATE_S = 1.0
+_COMMUNICATE_S = 0.4
 _MESSAGE_BYTES = 4 << 20
 # Below this, a loss is noise; above the other, nothing would be left of computing.
 _LEAST_INTERFERENCE, _MOST_INTERFERENCE = 0.02, 0.95
@@ -113,10 +113,13 @@ def _interference(unit: Callable[[], None], team: Team, workers: Workers) -> flo
     all_reduce(1)
     once_s = workers.world.agree(_timed_s(lambda: all_reduce(1)), "max")
     count = max(1, round(_COMMUNICATE_S / once_s))
-    if tensor.is_cuda:
-        share = _lost_beside(unit, lambda: all_reduce(count), workers)
-    else:
-        share = _lost_to_cores(lambda: all_reduce(count), workers)
+
+    def lost() -> float:
+        if tensor.is_cuda:
+            return _lost_beside(unit, lambda: all_reduce(count), workers)
+        return _lost_to_cores(lambda: all_reduce(count), workers)
+
+    share = statistics.median(lost() for _ in range(_ROUNDS))
     # A worker that is alone in its node has nothing to tell about the inside of nodes.
     is_member = team.size > 1
     members = workers.world.agree(float(is_member), "sum")

@@ -82,3 +82,25 @@ class Team(ABC):
     @abstractmethod
     def agree(self, number: float, op: Op = "mean") -> float:
         """Combine one number of every member and return the result; blocks."""
+
+
+class WrappedTeam(Team):
+    """What teams that stand in front of another team have in common."""
+
+    def __init__(self, team: Team) -> None:
+        self._team = team
+
+    @property
+    def size(self) -> int:
+        """The number of workers."""
+        return self._team.size
+
+    @property
+    def rank(self) -> int:
+        """This worker's place in the team."""
+        return self._team.rank
+
+    @property
+    def bytes_handed(self) -> int:
+        """Bytes handed to the team that does the work."""
+        return self._team.bytes_handed

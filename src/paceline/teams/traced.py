@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 
 from paceline.teams.background import Background
-from paceline.teams.team import Op, Pending, Team
+from paceline.teams.team import Op, Pending, Team, WrappedTeam
 from paceline.teams.workers import Workers
 
 _NUMBER_BYTES = 8
@@ -96,28 +96,13 @@ class TracedPending(WatchedPending):
         self._tell_end(end_s)
 
 
-class TracedTeam(Team):
+class TracedTeam(WrappedTeam):
     """A team that tells its observer of each operation: kind, bytes, beginning and end."""
 
     def __init__(self, team: Team, name: str, observer: Observer) -> None:
-        self._team = team
+        super().__init__(team)
         self._name = name
         self._observer = observer
-
-    @property
-    def size(self) -> int:
-        """The number of workers."""
-        return self._team.size
-
-    @property
-    def rank(self) -> int:
-        """This worker's place in the team."""
-        return self._team.rank
-
-    @property
-    def bytes_handed(self) -> int:
-        """Bytes handed to the team that does the work."""
-        return self._team.bytes_handed
 
     def _traced(self, kind: str, num_bytes: int, begin: Callable[[], Pending]) -> Pending:
         observer = self._observer
