@@ -1,4 +1,4 @@
-"""Models whose steps are captured although they do what fakes cannot: decide by chance, and more."""
+"""Models that are captured although they decide by chance, or learn attention's bias."""
 
 from __future__ import annotations
 
