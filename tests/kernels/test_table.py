@@ -42,9 +42,21 @@ def test_kernels_of_some_operators_only(tmp_path: Path) -> None:
     path = tmp_path / "mine.kernels.gz"
     profile().save(path)
     table = load_table(path)
-    found = dict(table.items_of(lambda op: family_of_op(op) == "matmul"))
-    assert found
-    assert found == {k: table[k] for k in table if family_of_op(k.op) == "matmul"}
+    wanted = {
+        k: table[k]
+        for k in table
+        if family_of_op(k.op) == "matmul" and k.operands[0].dtype == "bf16"
+    }
+    assert len(wanted) > 100
+
+    def some(most: int) -> dict[Kernel, Timing]:
+        return table.some_of(lambda op: family_of_op(op) == "matmul", dtype="bf16", most=most)
+
+    assert some(len(wanted)) == wanted
+    few = some(50)
+    assert 25 <= len(few) <= 50
+    assert few.items() <= wanted.items()
+    assert table.some_of(lambda op: False, dtype="bf16", most=50) == {}
 
 
 def test_a_damaged_table_is_one_sentence(tmp_path: Path) -> None:

@@ -7,14 +7,11 @@ asks for them.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from paceline.kernels.profile import Timing, reading
 from paceline.steps.kernel import Kernel
-
-_LINE = re.compile(r"(.*),([^,]+),([^,]+,\[[^\[\]]*\]\])\n")
 
 
 class Table(Mapping[Kernel, Timing]):
@@ -33,14 +30,20 @@ class Table(Mapping[Kernel, Timing]):
     def __len__(self) -> int:
         return len(self._lines)
 
-    def items_of(
-        self, is_wanted: Callable[[str], bool], *, dtype: str = ""
-    ) -> Iterator[tuple[Kernel, Timing]]:
-        """The kernels of some operators, on tensors of a dtype if one is given."""
+    def some_of(
+        self, is_wanted: Callable[[str], bool], *, dtype: str, most: int
+    ) -> dict[Kernel, Timing]:
+        """The kernels of some operators on tensors of a dtype, evenly thinned if they are many."""
         operand = f'"@{dtype}'
-        for text, timing in self._lines.items():
-            if is_wanted(text[2 : text.index('"', 2)]) and operand in text:
-                yield Kernel.from_parts(json.loads(text + "]")), _timing(timing)
+        found = [
+            text
+            for text in self._lines
+            if is_wanted(text[2 : text.index('"', 2)]) and operand in text
+        ]
+        chosen = found[:: -(-len(found) // most)] if found else []
+        return {
+            Kernel.from_parts(json.loads(text + "]")): _timing(self._lines[text]) for text in chosen
+        }
 
 
 def load_table(path: Path) -> Table:
@@ -50,11 +53,12 @@ def load_table(path: Path) -> Table:
         for line in file:
             if line.startswith("["):
                 # Behind the kernel come its seconds, the bytes of its workspace and its networks.
-                kernel, seconds, rest = _LINE.fullmatch(line).groups()  # type: ignore[union-attr]
+                measured, _, networks = line.rpartition(",[")
+                kernel, seconds, workspace_bytes = measured.rsplit(",", 2)
                 if seconds == "null":
                     lines.pop(kernel, None)
                 else:
-                    lines[kernel] = f"[{seconds},{rest}"
+                    lines[kernel] = f"[{seconds},{workspace_bytes},[{networks}"
     return Table(lines)
 
 

@@ -14,6 +14,7 @@ from paceline.kernels.table import Table
 from paceline.steps.kernel import Kernel
 
 _NEIGHBOURS = 5
+_MOST_POINTS = 1500  # of a family and dtype: reading more takes longer than it helps
 _WITH_WORKSPACE: tuple[FamilyName, ...] = (
     "convolution",
     "convolution_backward_data",
@@ -52,7 +53,9 @@ class Workspaces:
 
     def _measured(self, family: FamilyName, dtype: str) -> dict[Kernel, Timing]:
         if isinstance(self._table, Table):
-            return dict(self._table.items_of(lambda op: family_of_op(op) == family, dtype=dtype))
+            return self._table.some_of(
+                lambda op: family_of_op(op) == family, dtype=dtype, most=_MOST_POINTS
+            )
         return {
             kernel: each
             for kernel, each in self._table.items()
