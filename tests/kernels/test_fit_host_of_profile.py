@@ -14,7 +14,7 @@ from synthetic_profile import one_thread, profile
 
 CASES: list[tuple[str, Precision]] = [
     (name, precision)
-    for name in ("mlp", "small-cnn", "small-gpt")
+    for name in ("mlp", "small-cnn", "small-gpt", "alexnet", "resnet18")
     for precision in ("fp32", "bf16")
 ]
 CAPTURES: dict[tuple[str, Precision], Capture] = {
@@ -31,7 +31,7 @@ TRUE = HostCosts(
         "optimizer": 1.8,
         "modules": 8e-6,
         "nodes": 2e-6,
-        "steps": 1.5e-4,
+        "steps": 4e-5,
     },
 )
 
