@@ -98,32 +98,38 @@ def measure_kernels(
     append(path, profile.facts, {})
     try:
         _time_all(profile, path, timer, budget_s, report)
+        if "steps" not in profile.facts:
+            profile.facts |= _dispatch_facts(profile, timer, report)
     finally:
         timer.close()
     if "steps" not in profile.facts:
-        profile.facts |= _host_facts(profile, timer, report)
+        profile.facts |= _step_facts(timer.device.type, report)
         append(path, profile.facts, {})
     profile.save(path)  # one line a kernel, in place of plan and appended results
     return profile
 
 
-def _host_facts(profile: Profile, timer: Timer, report: Report) -> dict[str, Any]:
-    """What issuing operators costs, and small real steps to fit the rest of the host to."""
-    device = timer.device.type
-    facts: dict[str, Any] = {}
-    if device == "cuda":
-        facts["library_bytes"] = library_bytes()
+def _dispatch_facts(profile: Profile, timer: Timer, report: Report) -> dict[str, Any]:
+    """What issuing operators costs the host."""
     report("timing the host", 0, 1)
-    facts["host"] = measure_dispatch(profile.measured(), timer.device)
-    precisions: tuple[Precision, ...] = ("fp32",) if device == "cpu" else ("fp32", "bf16")
-    if device == "cuda":
-        facts["device_steps"] = measure_busy_steps(
-            device, precisions, lambda done, total: report("timing busy steps", done, total)
-        )
-    facts["steps"] = measure_small_steps(
-        device, precisions, lambda done, total: report("timing small steps", done, total)
-    )
-    return facts
+    host, failed = measure_dispatch(profile.measured(), timer)
+    return {"host": host, "failed": {**profile.facts.get("failed", {}), **failed}}
+
+
+def _step_facts(device: str, report: Report) -> dict[str, Any]:
+    """Small real steps to fit the rest of the host to; of a GPU also busy ones, and its memory."""
+
+    def progress(what: str) -> Callable[[int, int], None]:
+        return lambda done, total: report(f"timing {what} steps", done, total)
+
+    if device == "cpu":
+        return {"steps": measure_small_steps(device, ("fp32",), progress("small"))}
+    precisions: tuple[Precision, ...] = ("fp32", "bf16")
+    return {
+        "library_bytes": library_bytes(),
+        "device_steps": measure_busy_steps(device, precisions, progress("busy")),
+        "steps": measure_small_steps(device, precisions, progress("small")),
+    }
 
 
 def library_bytes() -> int:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import statistics
-import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -13,37 +11,43 @@ import torch
 
 from paceline.cluster.device import Precision
 from paceline.kernels.real_step import measure_step
-from paceline.kernels.runner import Run, prepare
+from paceline.kernels.runner import Run
+from paceline.kernels.timer import NUM_ISSUED, Timer, issue_s
 from paceline.steps import Kernel, zoo_step
 from paceline.zoo import model_names
 
-_CALLS = 60
 _BUSY_NAMES = ("vgg16", "resnet18", "resnet50", "mobilenet-v2", "convnext-t", "vit-b16")
 _BUSY_BATCH = 64
 # Seconds a step on a CPU: nothing to learn the host's pace from.
 _LARGE = ("vgg16", "resnet152", "vit-b16", "gpt2", "gpt2-medium", "bert-base")
 
 
-def measure_dispatch(kernels: Iterable[Kernel], device: torch.device) -> dict[str, Any]:
-    """Seconds a bare call by operator, from the smallest kernel of each; and of a listed tensor."""
+def measure_dispatch(
+    kernels: Iterable[Kernel], timer: Timer
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Seconds a bare call by operator, from the smallest kernel of each; and of a listed tensor.
+
+    Beside it, what went wrong by operator: those are left out, and predicted to cost the median.
+    """
     smallest: dict[str, Kernel] = {}
     for kernel in kernels:
         known = smallest.get(kernel.op)
         if known is None or kernel.num_bytes < known.num_bytes:
             smallest[kernel.op] = kernel
-    runs: dict[str, Run] = {}
-    for op, kernel in smallest.items():
+    dispatch_s: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    for op, kernel in sorted(smallest.items()):
         try:
-            runs[op] = prepare(kernel, device)
-            runs[op]()
-        except (RuntimeError, TypeError, IndexError):
-            runs.pop(op, None)  # the profile has said so already
-    runs |= _views(device)
-    dispatch_s = {op: _issue_s(run, device) for op, run in sorted(runs.items())}
-    return {
+            dispatch_s[op] = timer.issue_s(kernel)
+        except (RuntimeError, TypeError, IndexError) as problem:
+            failed[op] = f"called {NUM_ISSUED} times in a row, {problem}"
+    for op, run in _views(timer.device).items():
+        dispatch_s[op] = issue_s(run, timer.device)
+    facts = {
         "dispatch_s": _under_cuda_names(dispatch_s),
-        "tensor_s": _listed_tensor_s(device),
+        "tensor_s": _listed_tensor_s(timer.device),
     }
+    return facts, failed
 
 
 def measure_small_steps(
@@ -119,25 +123,12 @@ def _views(device: torch.device) -> dict[str, Run]:
     }
 
 
-def _issue_s(run: Run, device: torch.device) -> float:
-    """Seconds to issue a call; a GPU's queue never fills, since the calls are few and short."""
-    wait: Callable[[], Any] = torch.cuda.synchronize if device.type == "cuda" else int
-    times = []
-    for _ in range(5):
-        wait()
-        begun = time.perf_counter()
-        for _ in range(_CALLS):
-            run()
-        times.append((time.perf_counter() - begun) / _CALLS)
-    return statistics.median(times)
-
-
 def _listed_tensor_s(device: torch.device) -> float:
     few, many = 8, 208
     times = []
     for count in (few, many):
         lists = [[torch.rand(8, device=device) for _ in range(count)] for _ in range(2)]
-        times.append(_issue_s(partial(torch.ops.aten._foreach_add_.List, *lists), device))
+        times.append(issue_s(partial(torch.ops.aten._foreach_add_.List, *lists), device))
     return max(times[1] - times[0], 0.0) / (many - few)
 
 

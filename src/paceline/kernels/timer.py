@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -15,6 +16,7 @@ from paceline.steps.kernel import Kernel
 
 _CACHE_BYTES = 128 << 20  # more than any level of cache that we know of (H200: 50 MB)
 _MAX_COPIES = 4
+NUM_ISSUED = 60  # calls in a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,9 @@ class Timer(Protocol):
 
     def time(self, kernel: Kernel) -> Measured:
         """Run the kernel several times and take the median."""
+
+    def issue_s(self, kernel: Kernel) -> float:
+        """Seconds that calling the kernel's operator takes the host."""
 
     def close(self) -> None:
         """Give back what the timer holds."""
@@ -57,8 +62,13 @@ class CudaTimer:
         times = [self._round(runs, repeats, host_s) for _ in range(rounds)]
         return Measured(statistics.median(times), workspace_bytes)
 
+    def issue_s(self, kernel: Kernel) -> float:
+        """Seconds until a call returns, while the device is still at it."""
+        return issue_s(_ready(kernel, self.device), self.device)
+
     def close(self) -> None:
-        """Give unused memory back."""
+        """Give unused memory back; RuntimeError if a kernel has broken CUDA."""
+        torch.cuda.synchronize()
         torch.cuda.empty_cache()
 
     def _first_run(self, kernel: Kernel) -> tuple[Run, float, int]:
@@ -103,8 +113,33 @@ class CpuTimer:
         times = [_timed(runs[index % len(runs)]) for index in range(repeats)]
         return Measured(statistics.median(times), 0)
 
+    def issue_s(self, kernel: Kernel) -> float:
+        """Seconds of a call; on a CPU that is the kernel, too, so it should be a small one."""
+        return issue_s(_ready(kernel, self.device), self.device)
+
     def close(self) -> None:
         """Nothing to give back."""
+
+
+def issue_s(run: Run, device: torch.device) -> float:
+    """Seconds to issue a call; a GPU's queue never fills, since the calls are few and short."""
+    wait: Callable[[], Any] = torch.cuda.synchronize if device.type == "cuda" else int
+    times = []
+    for _ in range(5):
+        wait()
+        begun = time.perf_counter()
+        for _ in range(NUM_ISSUED):
+            run()
+        times.append((time.perf_counter() - begun) / NUM_ISSUED)
+    wait()
+    return statistics.median(times)
+
+
+def _ready(kernel: Kernel, device: torch.device) -> Run:
+    """What runs the kernel, after its first run."""
+    run = prepare(kernel, device)
+    run()
+    return run
 
 
 def _timed(run: Run) -> float:
