@@ -4,9 +4,10 @@
     python benchmarks/rehearsal_accuracy.py --again rehearsal_accuracy.json
 
 Each job measures its links and its workers first (what `paceline measure links` does), then trains
-with every entry in turn. The steps are then predicted from the measured cluster and the kernel
-profile of this machine. ``--again`` predicts anew what was measured before. Needs root, for
-namespaces, and a quiet machine.
+with every entry, a few seconds with each in turn and several times round, so that a machine that
+gets slower for a while does so for all of them. The steps are then predicted from the measured
+cluster and the kernel profile of this machine. ``--again`` predicts anew what was measured before.
+Needs root, for namespaces, and a quiet machine.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +37,7 @@ from paceline.rehearse import predict
 from paceline.steps import Step, zoo_step
 from paceline.teams import Workers, find_workers
 from paceline.teams.measured_links import measure_links, measured_cluster
-from paceline.teams.measured_workers import measure_workers
+from paceline.teams.measured_workers import MeasuredWorkers, measure_workers
 
 LAYOUTS = ("2x1", "2x2", "4x1", "3x2")
 LINKS = ("50mbit", "200mbit", "1gbit")
@@ -42,8 +45,9 @@ MODELS = {"small-cnn": 32, "small-gpt": 16}
 ENTRIES = ("ddp", "sync", "local-sgd", "daso")
 # Cycling from the first step on: its pace is measured here, not that of the first four steps.
 OPTIONS: dict[str, dict[str, Any]] = {"daso": {"warmup_steps": 0}}
-PERIODS = {"local-sgd": 8, "daso": 4}
-MOST_S = 8.0
+PERIODS = {"ddp": 1, "sync": 1, "local-sgd": 8, "daso": 4}
+ROUNDS = 4
+TURN_S = 1.5
 SIZES_BYTES = tuple(2**power for power in (12, 14, 16, 18, 20, 21, 22, 23))
 MEAN_BAR, WORST_BAR = 0.10, 0.20
 
@@ -76,29 +80,55 @@ def training_step(entry: Entry, step: Step) -> Callable[[], None]:
     return run
 
 
-def time_entry(name: str, model: str, workers: Workers) -> list[float]:
-    """Seconds a step, once for each period of the strategy."""
-    step = real_step(model)
-    entry = make_entry(name, step, workers)
-    run = training_step(entry, step)
-    period = PERIODS.get(name, 4)
-    rounds: list[float] = []
-    begun = time.perf_counter()
-    while len(rounds) < 3 or workers.world.agree(time.perf_counter() - begun, "max") < MOST_S / 2:
-        start = time.perf_counter()
-        for _ in range(period):
-            run()
-        rounds.append(workers.world.agree((time.perf_counter() - start) / period, "max"))
-        if len(rounds) >= 3 and workers.world.agree(time.perf_counter() - begun, "max") > MOST_S:
-            break
-    entry.finish()
-    return rounds[1:]
+@dataclass
+class Turns:
+    """An entry that trains when it is its turn."""
+
+    entry: Entry
+    run: Callable[[], None]
+    period: int
+    workers: Workers
+    num_periods: int = 1
+    steps_s: list[float] = field(default_factory=list)
+    """Seconds a step, of each turn."""
+
+    def take(self) -> None:
+        """Train for a whole number of periods, after one that makes up for the break."""
+        self._periods_s(1)
+        self.steps_s.append(self._periods_s(self.num_periods) / self.num_periods / self.period)
+
+    def warm_up(self) -> None:
+        """Let connections open and find out how long a turn is."""
+        self._periods_s(1)
+        self.num_periods = max(1, round(TURN_S / self._periods_s(1)))
+
+    def _periods_s(self, count: int) -> float:
+        """Seconds until the last worker is through; nobody waits for another in between."""
+        self.workers.world.agree(0.0)
+        begun = time.perf_counter()
+        for _ in range(count * self.period):
+            self.run()
+        return self.workers.world.agree(time.perf_counter() - begun, "max")
+
+
+def time_entries(names: list[str], model: str, workers: Workers) -> dict[str, list[float]]:
+    """Seconds a step of each entry, once for each of its turns."""
+    turns = {}
+    for name in names:
+        step = real_step(model)
+        entry = make_entry(name, step, workers)
+        turns[name] = Turns(entry, training_step(entry, step), PERIODS[name], workers)
+        turns[name].warm_up()
+    for _ in range(ROUNDS):
+        for own in turns.values():
+            own.take()
+    for own in turns.values():
+        own.entry.finish()
+    return {name: own.steps_s for name, own in turns.items()}
 
 
 def real_step(model: str) -> Step:
     """The step with values in it; a captured one has shapes alone."""
-    from dataclasses import replace
-
     from paceline.zoo import build_model, zoo_entry
 
     step, entry = make_step(model), zoo_entry(model)
@@ -113,17 +143,33 @@ def real_step(model: str) -> Step:
     return replace(step, model=network, inputs=inputs, targets=targets)
 
 
+def mean_of(one: MeasuredWorkers, other: MeasuredWorkers) -> MeasuredWorkers:
+    names = [each.name for each in fields(MeasuredWorkers)]
+    return MeasuredWorkers(
+        **{name: (getattr(one, name) + getattr(other, name)) / 2 for name in names}
+    )
+
+
 def work(out: Path, models: list[str], entries: list[str]) -> None:
     """What each worker of a job runs."""
     workers = find_workers()
+    base = load_cluster("lab-2x2")
     links = measure_links(workers, sizes_bytes=SIZES_BYTES)
-    met = measure_workers(workers)
-    cluster = measured_cluster(load_cluster("lab-2x2"), workers.node_sizes, links, workers=met)
-    times = {
-        model: {name: time_entry(name, model, workers) for name in entries} for model in models
+    device = base.nodes[0].device.name
+    met = [measure_workers(workers, device=device)]
+    times = {}
+    for model in models:
+        times[model] = time_entries(entries, model, workers)
+        met.append(measure_workers(workers, device=device))
+    # The machine's speed drifts: each model counts with what was measured before and after it.
+    clusters = {
+        model: dump_cluster(
+            measured_cluster(base, workers.node_sizes, links, workers=mean_of(before, after))
+        )
+        for model, (before, after) in zip(models, pairwise(met), strict=True)
     }
     if workers.world.rank == 0:
-        result = {"cluster": dump_cluster(cluster), "step_s": times}
+        result = {"clusters": clusters, "step_s": times}
         out.write_text(json.dumps(result), "utf-8")
     dist.barrier()
     dist.destroy_process_group()
@@ -158,11 +204,11 @@ def compare(measured: list[dict[str, Any]], model_file: Path | None) -> list[dic
     steps: dict[str, Step] = {}
     rows = []
     for case in measured:
-        cluster = parse_cluster(case["cluster"], "measured")
         for model, entries in case["step_s"].items():
+            cluster = parse_cluster(case["clusters"][model], "measured")
             step = steps.setdefault(model, make_step(model))
             for entry, rounds in entries.items():
-                wanted = statistics.mean(rounds)  # exchanges make rounds unequal: all count
+                wanted = statistics.median(rounds)  # a turn that something disturbed is left out
                 found, parts = predicted_s(entry, step, cluster, model_file)
                 rows.append(
                     {
@@ -172,6 +218,7 @@ def compare(measured: list[dict[str, Any]], model_file: Path | None) -> list[dic
                         "entry": entry,
                         "measured_s": wanted,
                         "spread": (max(rounds) - min(rounds)) / wanted,
+                        "rounds_s": rounds,
                         "predicted_s": found,
                         "error": found / wanted - 1,
                         **parts,
@@ -181,17 +228,25 @@ def compare(measured: list[dict[str, Any]], model_file: Path | None) -> list[dic
 
 
 def wrong_orders(rows: list[dict[str, Any]]) -> list[str]:
-    """Cases in which a strategy was predicted to be faster than another, and is not."""
+    """Pairs of strategies of which the wrong one was predicted to be faster.
+
+    Beside each, by how much the faster one was faster, and in how many of the rounds it was.
+    """
     wrong = []
     cases: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for row in rows:
         if row["entry"] != "ddp":  # predicted as sync, which it is
             cases.setdefault((row["layout"], row["link"], row["model"]), []).append(row)
     for case, own in cases.items():
-        by_time = [row["entry"] for row in sorted(own, key=lambda row: row["measured_s"])]
-        by_guess = [row["entry"] for row in sorted(own, key=lambda row: row["predicted_s"])]
-        if by_time != by_guess:
-            wrong.append(f"{' '.join(case)}: {' < '.join(by_time)}, not {' < '.join(by_guess)}")
+        by_time = sorted(own, key=lambda row: row["measured_s"])
+        for fast, slow in combinations(by_time, 2):
+            if fast["predicted_s"] > slow["predicted_s"]:
+                rounds = list(zip(fast["rounds_s"], slow["rounds_s"], strict=True))
+                wrong.append(
+                    f"{' '.join(case)}: {fast['entry']} is faster than {slow['entry']} "
+                    f"by {slow['measured_s'] / fast['measured_s'] - 1:.1%}, "
+                    f"in {sum(a < b for a, b in rounds)} of {len(rounds)} rounds"
+                )
     return wrong
 
 

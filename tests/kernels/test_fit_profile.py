@@ -134,8 +134,8 @@ def test_a_profile_without_measurements() -> None:
 
 def test_workspaces_of_products_are_not_guessed() -> None:
     model = KernelModel(DEVICE, fitted(), profile().timings)
-    assert model.estimate([UNSEEN[0]])[0].workspace_bytes == 0
-    assert model.estimate([few(0)])[0].workspace_bytes == 256
+    assert model.workspace_bytes(UNSEEN[0]) == 0
+    assert model.workspace_bytes(few(0)) == 256
 
 
 def test_a_saved_model_predicts_the_same(tmp_path: Path) -> None:

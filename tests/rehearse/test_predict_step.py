@@ -57,7 +57,7 @@ def test_a_step_that_the_device_limits_is_the_sum_of_its_kernels(name: str) -> N
     for origin, share in prediction.method.items():
         of_it = math.fsum(each.seconds for each in estimates if each.origin == origin)
         assert share == pytest.approx(of_it / prediction.step_s)
-    workspaces = max(each.workspace_bytes for each in estimates)
+    workspaces = max(model().workspace_bytes(kernel) for kernel in capture.kernels())
     least = capture.tensors_peak_bytes + profile().facts["library_bytes"]
     assert least <= prediction.memory_bytes <= least + workspaces
     assert prediction.memory_limit_bytes == DEVICE.memory_bytes

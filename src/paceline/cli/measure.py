@@ -53,6 +53,7 @@ def links(
 
     from paceline.cluster import dump_cluster, load_cluster
     from paceline.cluster.units import parse_size
+    from paceline.kernels.library import profiled_devices
     from paceline.teams import find_workers
     from paceline.teams.launcher import find_place
     from paceline.teams.measured_links import SIZES_BYTES, measure_links, measured_cluster
@@ -75,7 +76,8 @@ def links(
         torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
     job = find_workers()
     measured = measure_links(job, sizes_bytes=sizes_bytes)
-    met = measure_workers(job)
+    device = base.nodes[0].device.name
+    met = measure_workers(job, device=device)
     dist.destroy_process_group()
     if job.world.rank != 0:
         return
@@ -102,7 +104,12 @@ def links(
         )
         return
     frame.console().print(_table(measured, result))
-    frame.console().print(f"a worker computes {met.slowdown:.2f} times as long when all compute")
+    compared = (
+        f"as the profile of {device} says" if device in profiled_devices() else "as one alone"
+    )
+    frame.console().print(
+        f"a worker computes {met.slowdown:.2f} times as long {compared}, when all compute"
+    )
     frame.console().print(f"written to {out}", soft_wrap=True)
 
 

@@ -72,7 +72,7 @@ def fit_profile(
         device=device, ensembles=ensembles, host=HostCosts(), facts=profile.facts
     )
     host = _fit_host(profile, kernels_alone, timings, without, report)
-    gap_s = _fit_gap_s(profile, kernels_alone, timings, without)
+    gap_s = _fit_gap_s(profile, kernels_alone, timings, without, report)
     return replace(kernels_alone, host=host, gap_s=gap_s)
 
 
@@ -97,6 +97,7 @@ def _fit_gap_s(
     fitted: FittedModel,
     timings: dict[Kernel, Timing],
     without: Collection[str],
+    report: Report,
 ) -> float:
     """What real steps that keep the GPU busy take beyond their kernels, for each call of them.
 
@@ -105,7 +106,9 @@ def _fit_gap_s(
     """
     model = KernelModel(fitted.device, fitted, timings)
     shares, missing = [], []
-    for step in profile.facts.get("device_steps", []):
+    steps = profile.facts.get("device_steps", [])
+    for index, step in enumerate(steps):
+        report("fitting rests between kernels", index, len(steps))
         if step["model"] in without or step["busy_s"] < _BUSY * step["step_s"]:
             continue
         capture = _captured(step)

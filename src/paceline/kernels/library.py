@@ -56,8 +56,8 @@ def _kernel_model(
     if name in profiled_devices():
         built_in = _built_in(name)
         wanted = built_in.device if isinstance(device, str) else device
-        return KernelModel(wanted, built_in, _built_in_table(name))
-    return KernelModel(_device(device), _built_in(_CARRIED_FROM), _built_in_table(_CARRIED_FROM))
+        return KernelModel(wanted, built_in, built_in_table(name))
+    return KernelModel(_device(device), _built_in(_CARRIED_FROM), built_in_table(_CARRIED_FROM))
 
 
 def _device(device: str | Device) -> Device:
@@ -82,5 +82,6 @@ def _built_in(name: str) -> FittedModel:
 
 
 @lru_cache
-def _built_in_table(name: str) -> Table:
+def built_in_table(name: str) -> Table:
+    """The measured kernels of a profile that comes with paceline."""
     return load_table(_FOLDER / f"{name}{profile.SUFFIX}")

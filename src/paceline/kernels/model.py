@@ -41,7 +41,6 @@ class Estimate:
     origin: Origin
     uncertainty: float
     """One standard deviation, relative."""
-    workspace_bytes: int = 0
 
 
 @dataclass
@@ -102,10 +101,20 @@ class KernelModel:
         faster = peak * np.asarray(arithmetic)[..., None]
         return np.asarray(_carried_s(base, flop, peak, faster, np.asarray(memory)[..., None]))
 
+    def workspace_bytes(self, kernel: Kernel) -> int:
+        """What a kernel needs while it runs, beside operands and outputs; none if nobody knows."""
+        if self.fitted is None:
+            return 0
+        timing = self.table.get(kernel)
+        if timing is not None:
+            return timing.workspace_bytes
+        family = family_of(kernel)
+        return self._workspaces.estimate(family, kernel) if family in self.fitted.ensembles else 0
+
     def _measured(self, kernel: Kernel) -> Estimate:
-        timing = self.table[kernel]
-        assert timing.seconds is not None
-        return Estimate(timing.seconds, "table", TABLE_UNCERTAINTY, timing.workspace_bytes)
+        seconds = self.table[kernel].seconds
+        assert seconds is not None
+        return Estimate(seconds, "table", TABLE_UNCERTAINTY)
 
     def _predicted(self, family: FamilyName | None, kernels: Sequence[Kernel]) -> list[Estimate]:
         if self.fitted is None or family is None or family not in self.fitted.ensembles:
@@ -117,10 +126,9 @@ class KernelModel:
         features = features_of(kernels, family)
         logs, unsure = ensemble.predict(features, [op_label(kernel) for kernel in kernels])
         seconds = rooflines_s(kernels, self.fitted.device) * np.exp(logs)
-        spaces = self._workspaces.estimate(family, kernels)
         return [
-            self._carried(kernel, Estimate(float(second), "mlp", float(doubt), space))
-            for kernel, second, doubt, space in zip(kernels, seconds, unsure, spaces, strict=True)
+            self._carried(kernel, Estimate(float(second), "mlp", float(doubt)))
+            for kernel, second, doubt in zip(kernels, seconds, unsure, strict=True)
         ]
 
     @cached_property
@@ -135,7 +143,6 @@ class KernelModel:
             carried_s(kernel, estimate.seconds, self.fitted.device, self.device),
             estimate.origin,
             float(np.hypot(estimate.uncertainty, CARRIED_UNCERTAINTY)),
-            estimate.workspace_bytes,
         )
 
 

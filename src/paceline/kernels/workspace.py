@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -32,11 +32,8 @@ class Workspaces:
         self._table = table
         self._known: dict[tuple[FamilyName, str], _Points | None] = {}
 
-    def estimate(self, family: FamilyName, kernels: Sequence[Kernel]) -> list[int]:
-        """Bytes for each kernel: the median share of its neighbours, times its own bytes."""
-        return [self._estimate(family, kernel) for kernel in kernels]
-
-    def _estimate(self, family: FamilyName, kernel: Kernel) -> int:
+    def estimate(self, family: FamilyName, kernel: Kernel) -> int:
+        """A kernel's bytes: the median share of its neighbours, times its own bytes."""
         points = self._points(family, kernel.operands[0].dtype if kernel.operands else "f32")
         if points is None:
             return 0

@@ -40,7 +40,7 @@ def compute_cost(capture: Capture, model: KernelModel, *, slowdown: float = 1.0)
     timeline = run_timeline(slowdown * model.host.calls_s(capture), device_s, serial=serial)
     return Compute(
         timeline=timeline,
-        memory_bytes=_memory_bytes(capture, estimates, model),
+        memory_bytes=_memory_bytes(capture, model),
         method=_method(kernels, estimates),
         bottleneck=_bottleneck(timeline, kernels, estimates, model, serial=serial),
         uncertainty=_uncertainty(timeline, kernels, estimates, model),
@@ -74,11 +74,11 @@ def is_serial(model: KernelModel) -> bool:
     return model.fitted is not None and model.fitted.facts.get("device_type") == "cpu"
 
 
-def _memory_bytes(capture: Capture, estimates: dict[Kernel, Estimate], model: KernelModel) -> int:
+def _memory_bytes(capture: Capture, model: KernelModel) -> int:
+    spaces = {kernel: model.workspace_bytes(kernel) for kernel in set(capture.kernels())}
     peak = max(
         (
-            call.live_bytes
-            + max((estimates[kernel].workspace_bytes for kernel in call.kernels), default=0)
+            call.live_bytes + max((spaces[kernel] for kernel in call.kernels), default=0)
             for call in capture.calls
         ),
         default=0,

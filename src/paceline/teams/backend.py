@@ -42,3 +42,8 @@ def agree_on_backend(store: Store, num_workers: int, gpu: str | None) -> str:
 def library_in_use() -> Library:
     """What carries this job's tensors: NCCL where each worker has a GPU, Gloo otherwise."""
     return "nccl" if "nccl" in dist.get_backend_config() else "gloo"
+
+
+def device_in_use() -> torch.device:
+    """Where this job's tensors are: on GPUs where NCCL carries them."""
+    return torch.device("cuda" if library_in_use() == "nccl" else "cpu")

@@ -6,14 +6,18 @@ import os
 import statistics
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from paceline.teams.backend import library_in_use
+from paceline.kernels.library import load_kernel_model, profiled_devices
+from paceline.kernels.reference import reference_kernels
+from paceline.kernels.timer import CpuTimer, CudaTimer
+from paceline.steps.kernel import Kernel
+from paceline.teams.backend import device_in_use
 from paceline.teams.team import Team
 from paceline.teams.workers import Workers
 
@@ -31,7 +35,8 @@ class MeasuredWorkers:
     """What the workers of a job cost each other."""
 
     slowdown: float
-    """How many times as long a worker computes when all of them do, against one alone."""
+    """How many times as long a worker computes, when all of them do, as its device's profile says;
+    of a device without a profile: as one worker alone."""
     jitter: float
     """How much a worker's time for the same work varies: its standard deviation over its mean."""
     inside_interference: float
@@ -40,41 +45,82 @@ class MeasuredWorkers:
     """The same while all workers of all nodes do."""
 
 
-def measure_workers(workers: Workers) -> MeasuredWorkers:
-    """Compute alone, together, and while communicating. All workers call it, all get the answer."""
+def measure_workers(workers: Workers, *, device: str = "") -> MeasuredWorkers:
+    """Compute alone, together, and while communicating. All workers call it, all get the answer.
+
+    ``device`` is what the workers are said to be. If its profile comes with paceline, they are
+    compared with that.
+    """
     unit = _probe()
     _probed(unit)
-    slowdown, jitter = _slowdown(unit, workers)
+    slowdown, jitter = _slowdown(unit, workers, _reference(device))
     inside = max(workers.node_sizes) > 1
     between = workers.num_nodes > 1
     return MeasuredWorkers(
-        slowdown=round(max(1.0, slowdown), 3),
+        slowdown=round(slowdown, 3),
         jitter=round(jitter, 3),
         inside_interference=_interference(unit, workers.node, workers) if inside else 0.0,
         between_interference=_interference(unit, workers.world, workers) if between else 0.0,
     )
 
 
-def _slowdown(unit: Callable[[], None], workers: Workers) -> tuple[float, float]:
+def _slowdown(
+    unit: Callable[[], None], workers: Workers, reference: Mapping[Kernel, float]
+) -> tuple[float, float]:
     """How many times as long a worker computes while all do, and how much that varies.
 
     The first is how long it takes over the processor's time that it gets, times how much more of
-    that it needs than alone. Processes of one program differ by themselves, so each is compared
-    with itself, a few of them in turn.
+    that it needs than its profile says, or than alone.
+    """
+    waits, jitters = [], []
+    for _ in range(_ROUNDS):
+        workers.world.agree(0.0)
+        probed = _probed(unit)
+        waits.append(workers.world.agree(probed.took_s / probed.used_s, "mean"))
+        jitters.append(workers.world.agree(probed.jitter, "mean"))
+    wait = statistics.median(waits)
+    needs = _needs_of_profile(reference, workers) if reference else _needs_alone(unit, workers)
+    # Who is through leaves the core to the others: the slowest is then less late.
+    return wait * needs, statistics.median(jitters) / wait
+
+
+def _needs_alone(unit: Callable[[], None], workers: Workers) -> float:
+    """The processor's time that a unit needs while all compute, over that while one does.
+
+    Processes of one program differ by themselves, so each is compared with itself, a few of them
+    in turn. Nobody gets faster by company: less than 1 is noise.
     """
     world = workers.world
-    ratios, waits, jitters = [], [], []
+    ratios = []
     for rank in range(min(world.size, _MOST_ALONE)):
         for _ in range(_ROUNDS):
             alone_s = _probed(unit).used_s if world.rank == rank else 0.0
             world.agree(0.0)
-            probed = _probed(unit)
-            waits.append(world.agree(probed.took_s / probed.used_s, "mean"))
-            jitters.append(world.agree(probed.jitter, "mean"))
-            needs = world.agree(probed.used_s / alone_s if world.rank == rank else 0.0, "sum")
-            ratios.append(waits[-1] * needs)
-    # Who is through leaves the core to the others: the slowest is then less late.
-    return statistics.median(ratios), statistics.median(jitters) / statistics.median(waits)
+            used_s = _probed(unit).used_s
+            ratios.append(world.agree(used_s / alone_s if world.rank == rank else 0.0, "sum"))
+    return max(1.0, statistics.median(ratios))
+
+
+def _needs_of_profile(reference: Mapping[Kernel, float], workers: Workers) -> float:
+    """The processor's time that kernels need while all compute, over what the profile says."""
+    is_gpu = device_in_use().type == "cuda"
+    timer = CudaTimer() if is_gpu else CpuTimer(clock=time.process_time)
+    ratios = []
+    for _ in range(_ROUNDS):
+        workers.world.agree(0.0)
+        own = [timer.time(kernel).seconds / seconds for kernel, seconds in reference.items()]
+        ratios.append(workers.world.agree(statistics.median(own), "mean"))
+    return statistics.median(ratios)
+
+
+def _reference(device: str) -> dict[Kernel, float]:
+    """Kernels of the device's profile, if the workers compute on that kind of processor."""
+    if device not in profiled_devices():
+        return {}
+    model = load_kernel_model(device)
+    assert model.fitted is not None
+    is_right = model.fitted.facts.get("device_type") == device_in_use().type
+    return reference_kernels(device) if is_right else {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +150,7 @@ def _probed(unit: Callable[[], None]) -> _Probed:
 
 def _interference(unit: Callable[[], None], team: Team, workers: Workers) -> float:
     """The share of its speed that computing loses while a team all-reduces."""
-    tensor = torch.zeros(_MESSAGE_BYTES // 4, device="cuda" if library_in_use() == "nccl" else None)
+    tensor = torch.zeros(_MESSAGE_BYTES // 4, device=device_in_use())
 
     def all_reduce(count: int) -> None:
         for _ in range(count):
@@ -182,8 +228,8 @@ def _timed_s(work: Callable[[], None]) -> float:
 
 def _probe() -> Callable[[], None]:
     """A step of training: kernels that compute and kernels that copy, autograd, Python."""
-    device = "cuda" if library_in_use() == "nccl" else "cpu"
-    width = 256 if device == "cuda" else 32
+    device = device_in_use()
+    width = 256 if device.type == "cuda" else 32
     model = nn.Sequential(
         nn.Conv2d(3, width, 3, padding=1),
         nn.BatchNorm2d(width),
