@@ -49,10 +49,19 @@ def load_steps(path: Path) -> dict[str, Any]:
     return found
 
 
-def capture_of(row: dict[str, Any]) -> Capture:
-    if "capture" in row:
-        return capture_from_dict(row["capture"])
-    return capture_step(zoo_step(row["model"], batch=row["batch"], precision=row["precision"]))
+def captures_of(rows: Iterable[dict[str, Any]]) -> list[Capture]:
+    """Of every row; a step that was measured in several sessions is captured once."""
+    known: dict[tuple[str, int, str], Capture] = {}
+    keys = []
+    for row in rows:
+        keys.append((row["model"], row["batch"], row["precision"]))
+        stored = row.pop("capture", None)
+        if stored is not None:
+            known[keys[-1]] = capture_from_dict(stored)
+        elif keys[-1] not in known:
+            name, batch, precision = row["model"], row["batch"], row["precision"]
+            known[keys[-1]] = capture_step(zoo_step(name, batch=batch, precision=precision))
+    return [known[key] for key in keys]
 
 
 def mark_limits(rows: list[dict[str, Any]], serial: bool) -> None:
@@ -143,6 +152,7 @@ def summarise(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
         summary[limit] = {
             "steps": len(chosen),
             "mean_error": mean_abs(row[name]["error"] for row in chosen),
+            "bias": statistics.mean(row[name]["error"] for row in chosen),
             "worst_step": max(abs(row[name]["error"]) for row in chosen),
             "networks": {network: mean_abs(errors) for network, errors in by_network.items()},
             "real_spread": statistics.mean(row["spread"] for row in chosen),
@@ -151,6 +161,18 @@ def summarise(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
     if memory:
         summary["memory_mean_error"] = mean_abs(memory)
     return summary
+
+
+def by_session(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The same figures for each session in which steps were measured."""
+    found = {}
+    for session in dict.fromkeys(str(row.get("session", "only")) for row in rows):
+        own = [row for row in rows if str(row.get("session", "only")) == session]
+        found[session] = {
+            "held_out": summarise([row for row in own if "held_out" in row], "held_out"),
+            "never_seen": summarise([row for row in own if ":" in row["model"]], "table"),
+        }
+    return found
 
 
 def print_tables(rows: list[dict[str, Any]], outcome: dict[str, Any]) -> None:
@@ -166,15 +188,23 @@ def print_tables(rows: list[dict[str, Any]], outcome: dict[str, Any]) -> None:
             f"| {held['error']:+.1%} | {memory} |"
         )
     for name in ("table", "held_out", "never_seen"):
-        for limit, facts in outcome[name].items():
-            if isinstance(facts, dict):
-                worst = max(facts["networks"].items(), key=lambda item: item[1])
-                print(
-                    f"{name}, {limit} limits: mean {facts['mean_error']:.1%} of {facts['steps']} "
-                    f"steps, worst network {worst[0]} {worst[1]:.1%}"
-                )
-            else:
-                print(f"{name}, {limit}: {facts:.1%}")
+        print_summary(name, outcome[name])
+    for session, summaries in outcome["sessions"].items():
+        for name, summary in summaries.items():
+            print_summary(f"session {session}, {name}", summary)
+
+
+def print_summary(name: str, summary: dict[str, Any]) -> None:
+    for limit, facts in summary.items():
+        if isinstance(facts, dict):
+            worst = max(facts["networks"].items(), key=lambda item: item[1])
+            print(
+                f"{name}, {limit} limits: mean {facts['mean_error']:.1%} (bias "
+                f"{facts['bias']:+.1%}) of {facts['steps']} steps, worst network {worst[0]} "
+                f"{worst[1]:.1%}"
+            )
+        else:
+            print(f"{name}, {limit}: {facts:.1%}")
 
 
 def main() -> None:
@@ -189,10 +219,7 @@ def main() -> None:
     loaded = [load_steps(path) for path in arguments.steps]
     rows = [row for each in loaded for row in each["steps"]]
     serial = profile.facts.get("device_type") == "cpu"
-    captures = []
-    for row in rows:
-        captures.append(capture_of(row))
-        row.pop("capture", None)
+    captures = captures_of(rows)
     print(f"captured {len(rows)} steps", file=sys.stderr, flush=True)
     zoo = [index for index, row in enumerate(rows) if ":" not in row["model"]]
     folds = [fold for fold in FOLDS if any(rows[i]["model"] in fold for i in zoo)]
@@ -219,6 +246,7 @@ def main() -> None:
         "table": summarise([rows[i] for i in zoo], "table"),
         "held_out": summarise(zoo_rows, "held_out"),
         "never_seen": summarise([row for row in rows if ":" in row["model"]], "table"),
+        "sessions": by_session(rows),
         "families": families,
         "steps": rows,
     }

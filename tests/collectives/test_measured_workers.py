@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from jobs import run_job
 from paceline.cluster import dump_cluster, load_cluster, parse_cluster
+from paceline.kernels.reference import reference_kernels
 from paceline.teams import Workers
 from paceline.teams.measured_links import measured_cluster
-from paceline.teams.measured_workers import MeasuredWorkers, measure_workers
+from paceline.teams.measured_workers import MeasuredWorkers, _needs_of_profile, measure_workers
 
 
 def test_all_workers_hear_the_same_and_a_cluster_takes_it_over() -> None:
@@ -28,3 +29,25 @@ def measure(workers: Workers) -> MeasuredWorkers:
 def test_one_worker_has_nobody_in_its_way() -> None:
     (only,) = run_job(measure, nodes=(1,))
     assert only.inside_interference == only.between_interference == 0
+
+
+def measure_with_profile(workers: Workers) -> MeasuredWorkers:
+    return measure_workers(workers, device="cpu-core")
+
+
+def test_workers_are_compared_with_their_profile() -> None:
+    first, *others = run_job(measure_with_profile, nodes=(2,))
+    assert all(other == first for other in others)
+    assert first.slowdown > 0
+
+
+def needs_of_two_profiles(workers: Workers) -> tuple[float, float]:
+    """Against the real profile, and against one whose times are a thousandth of it."""
+    reference = reference_kernels("cpu-core")
+    quicker = {kernel: seconds / 1000 for kernel, seconds in reference.items()}
+    return _needs_of_profile(reference, workers), _needs_of_profile(quicker, workers)
+
+
+def test_a_quicker_profile_makes_slower_workers() -> None:
+    ((real, against_quicker),) = run_job(needs_of_two_profiles, nodes=(1,))
+    assert against_quicker > 100 * real

@@ -14,6 +14,7 @@ from paceline.kernels import KernelModel
 from paceline.kernels.host import HostCosts
 from paceline.rehearse import Prediction, predict
 from paceline.steps import Step, capture_step, zoo_step
+from paceline.steps.source import OPTIMIZERS, classification_loss
 from synthetic_profile import DEVICE, fitted, profile
 
 FREE_HOST = HostCosts()
@@ -193,3 +194,27 @@ def test_a_tiny_step_on_the_h200_is_limited_by_the_host() -> None:
     check(prediction)
     assert prediction.bottleneck == "host"
     assert prediction.step_s == pytest.approx(prediction.host_issue_s)
+
+
+def test_recurrent_layers_on_a_gpu_come_with_a_warning() -> None:
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.LSTM(8, 16, batch_first=True)
+
+        def forward(self, frames: torch.Tensor) -> torch.Tensor:
+            outputs: torch.Tensor = self.layers(frames)[0]
+            return outputs[:, -1]
+
+    step = Step(
+        model=Tagger(),
+        inputs=torch.randn(4, 3, 8),
+        targets=torch.randint(16, (4,)),
+        loss=classification_loss,
+        optimizer=OPTIMIZERS["sgd"],
+    )
+    for cluster in (None, "dgx-h200"):
+        said = predict(step, device="h200", cluster=cluster).warnings
+        assert [each for each in said if each.startswith("LSTM: a GPU runs such a layer as one")]
+    assert not [each for each in predict(step, device="cpu").warnings if "LSTM" in each]
+    assert not predict(zoo_step("mlp", batch=4), device="h200").warnings
