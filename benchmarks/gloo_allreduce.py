@@ -32,6 +32,7 @@ RESULT = Path(__file__).parent.parent / "docs" / "results" / "gloo_allreduce.jso
 BAR = 0.10
 Array = npt.NDArray[np.float64]
 NODES = (2, 3, 4)
+SMALLEST_BYTES = 64 << 10
 
 
 def time_all_reduces(out: Path, largest_bytes: int) -> None:
@@ -42,7 +43,7 @@ def time_all_reduces(out: Path, largest_bytes: int) -> None:
     from paceline.teams.measured_links import SIZES_BYTES, time_collective_s
 
     world = find_workers().world
-    sizes = [size for size in SIZES_BYTES if size <= largest_bytes]
+    sizes = [size for size in SIZES_BYTES if SMALLEST_BYTES <= size <= largest_bytes]
     times = {size: time_collective_s(world, "all_reduce", size) for size in sizes}
     if world.rank == 0:
         out.write_text(json.dumps(times), "utf-8")
