@@ -53,11 +53,10 @@ def links(
 
     from paceline.cluster import dump_cluster, load_cluster
     from paceline.cluster.units import parse_size
-    from paceline.kernels.library import profiled_devices
     from paceline.teams import find_workers
     from paceline.teams.launcher import find_place
     from paceline.teams.measured_links import SIZES_BYTES, measure_links, measured_cluster
-    from paceline.teams.measured_workers import measure_workers
+    from paceline.teams.measured_workers import is_compared_with_profile, measure_workers
 
     base = load_cluster(cluster)
     sizes_bytes = [size for size in SIZES_BYTES if size <= parse_size(largest)]
@@ -78,6 +77,7 @@ def links(
     measured = measure_links(job, sizes_bytes=sizes_bytes)
     device = base.nodes[0].device.name
     met = measure_workers(job, device=device)
+    is_profiled = is_compared_with_profile(device)
     dist.destroy_process_group()
     if job.world.rank != 0:
         return
@@ -104,9 +104,7 @@ def links(
         )
         return
     frame.console().print(_table(measured, result))
-    compared = (
-        f"as the profile of {device} says" if device in profiled_devices() else "as one alone"
-    )
+    compared = f"as the profile of {device} says" if is_profiled else "as one alone"
     frame.console().print(
         f"a worker computes {met.slowdown:.2f} times as long {compared}, when all compute"
     )

@@ -64,6 +64,11 @@ def measure_workers(workers: Workers, *, device: str = "") -> MeasuredWorkers:
     )
 
 
+def is_compared_with_profile(device: str) -> bool:
+    """Whether :func:`measure_workers` compares this job with that device's profile."""
+    return bool(_reference(device))
+
+
 def _slowdown(
     unit: Callable[[], None], workers: Workers, reference: Mapping[Kernel, float]
 ) -> tuple[float, float]:
