@@ -5,7 +5,8 @@
 PROFILE is what `paceline measure kernels` wrote, STEPS what `benchmarks/kernel_steps.py` wrote on
 the same machine. Two predictions of every step: from the measured table (what a user of a zoo
 model gets), and by networks fitted without any kernel of the step's own network, and of the other
-networks of its fold, with the table holding nothing of them either.
+networks of its fold, with the table holding nothing of them either. Nor has a fold anything of the
+networks outside the zoo whose kernels the profile has: some are near relatives of the zoo's.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from paceline.steps import Capture, capture_step, zoo_step
 from paceline.steps.file import capture_from_dict
 
 # Networks of a kind are spread over the folds, so that a fold never loses a whole kind.
-FOLDS = (
+FOLDS: tuple[tuple[str, ...], ...] = (
     ("alexnet", "resnet50", "mobilenet-v2", "gpt2", "mlp"),
     ("vgg16", "densenet121", "vit-b16", "small-cnn"),
     ("resnet18", "efficientnet-b0", "gpt2-medium", "small-gpt"),
@@ -90,6 +91,12 @@ def predict_rows(
         }
         if row["peak_bytes"]:
             row[name]["memory_error"] = cost.memory_bytes / row["peak_bytes"] - 1
+
+
+def outside_networks(profile: Profile) -> tuple[str, ...]:
+    """Networks that are not in the zoo, as ``library:name``, of which the profile has kernels."""
+    sources = {name for timing in profile.timings.values() for name in timing.sources}
+    return tuple(sorted(name for name in sources if ":" in name))
 
 
 def without_networks(profile: Profile, names: Iterable[str]) -> Profile:
@@ -169,8 +176,8 @@ def by_session(rows: list[dict[str, Any]]) -> dict[str, Any]:
     for session in dict.fromkeys(str(row.get("session", "only")) for row in rows):
         own = [row for row in rows if str(row.get("session", "only")) == session]
         found[session] = {
-            "held_out": summarise([row for row in own if "held_out" in row], "held_out"),
-            "never_seen": summarise([row for row in own if ":" in row["model"]], "table"),
+            "held_out": summarise([row for row in own if ":" not in row["model"]], "held_out"),
+            "never_seen": summarise([row for row in own if ":" in row["model"]], "held_out"),
         }
     return found
 
@@ -181,13 +188,13 @@ def print_tables(rows: list[dict[str, Any]], outcome: dict[str, Any]) -> None:
     for row in rows:
         held = row.get("held_out", row["table"])
         memory = f"{held['memory_error']:+.1%}" if "memory_error" in held else "–"
-        table = f"{row['table']['error']:+.1%}" if "held_out" in row else "–"
+        table = f"{row['table']['error']:+.1%}" if held is not row["table"] else "–"
         print(
             f"| {row['model']} | {row['batch']} | {row['precision']} | {row['limit']} "
             f"| {row['step_s'] * 1e3:.2f} ms | {row['spread']:.1%} | {table} "
             f"| {held['error']:+.1%} | {memory} |"
         )
-    for name in ("table", "held_out", "never_seen"):
+    for name in ("table", "held_out", "never_seen", "untouched"):
         print_summary(name, outcome[name])
     for session, summaries in outcome["sessions"].items():
         for name, summary in summaries.items():
@@ -222,8 +229,11 @@ def main() -> None:
     captures = captures_of(rows)
     print(f"captured {len(rows)} steps", file=sys.stderr, flush=True)
     zoo = [index for index, row in enumerate(rows) if ":" not in row["model"]]
+    outside = outside_networks(profile)
     folds = [fold for fold in FOLDS if any(rows[i]["model"] in fold for i in zoo)]
-    models = fit_all(arguments, [(), *folds])
+    if outside:
+        folds.append(())
+    models = fit_all(arguments, [(), *((*fold, *outside) for fold in folds)])
     whole = models[0]
     if arguments.save_model:
         whole.save(arguments.save_model)
@@ -231,12 +241,18 @@ def main() -> None:
     mark_limits(rows, serial)
     families: dict[str, Any] = {}
     for fold, fitted in zip(folds, models[1:], strict=True):
-        own = [index for index in zoo if rows[index]["model"] in fold]
-        table = without_networks(profile, fold).measured()
+        held = fold or outside
+        own = [index for index, row in enumerate(rows) if row["model"] in held]
+        table = without_networks(profile, (*fold, *outside)).measured()
         model = KernelModel(fitted.device, fitted, table)
         predict_rows([rows[i] for i in own], [captures[i] for i in own], model, "held_out")
-        families[", ".join(fold)] = family_errors(profile, fitted, fold)
+        families[", ".join(fold) or "outside the zoo"] = family_errors(profile, fitted, held)
+    for row in rows:
+        if ":" in row["model"] and row["model"] not in outside:
+            row["held_out"] = row["table"]  # the profile has no kernels of it
     zoo_rows = [rows[i] for i in zoo if "held_out" in rows[i]]
+    never_seen = [row for row in rows if ":" in row["model"]]
+    untouched = [row for row in never_seen if row["model"] not in outside]
     outcome = {
         "benchmark": "kernel_accuracy",
         "machine": loaded[0]["machine"],
@@ -245,7 +261,8 @@ def main() -> None:
         "host": {"factors": dict(whole.host.factors), "spread": whole.host.spread},
         "table": summarise([rows[i] for i in zoo], "table"),
         "held_out": summarise(zoo_rows, "held_out"),
-        "never_seen": summarise([row for row in rows if ":" in row["model"]], "table"),
+        "never_seen": summarise(never_seen, "held_out"),
+        "untouched": summarise(untouched, "held_out"),
         "sessions": by_session(rows),
         "families": families,
         "steps": rows,

@@ -19,8 +19,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
-from itertools import combinations, pairwise
+from dataclasses import dataclass, field, fields
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from paceline.lab.entry import Entry, Start, entry_maker
 from paceline.lab.lab import Lab
 from paceline.lab.layout import lay_out
 from paceline.rehearse import predict
+from paceline.rehearse.known_step import known_step
 from paceline.steps import Step, zoo_step
 from paceline.teams import Workers, find_workers
 from paceline.teams.measured_links import measure_links, measured_cluster
@@ -129,18 +130,7 @@ def time_entries(names: list[str], model: str, workers: Workers) -> dict[str, li
 
 def real_step(model: str) -> Step:
     """The step with values in it; a captured one has shapes alone."""
-    from paceline.zoo import build_model, zoo_entry
-
-    step, entry = make_step(model), zoo_entry(model)
-    batch = MODELS[model]
-    if entry.kind == "text":
-        inputs = torch.randint(0, entry.num_classes, (batch, *entry.input_shape))
-        targets = torch.randint(0, entry.num_classes, (batch, *entry.input_shape))
-    else:
-        inputs = torch.randn(batch, *entry.input_shape)
-        targets = torch.randint(0, entry.num_classes, (batch,))
-    network = build_model(model, **entry.training_overrides)
-    return replace(step, model=network, inputs=inputs, targets=targets)
+    return zoo_step(model, batch=MODELS[model], device="cpu")
 
 
 def mean_of(one: MeasuredWorkers, other: MeasuredWorkers) -> MeasuredWorkers:
@@ -156,18 +146,16 @@ def work(out: Path, models: list[str], entries: list[str]) -> None:
     base = load_cluster("lab-2x2")
     links = measure_links(workers, sizes_bytes=SIZES_BYTES)
     device = base.nodes[0].device.name
-    met = [measure_workers(workers, device=device)]
-    times = {}
+    times, clusters = {}, {}
     for model in models:
+        step = known_step(real_step(model), device)
+        before = measure_workers(workers, device=device, step=step)
         times[model] = time_entries(entries, model, workers)
-        met.append(measure_workers(workers, device=device))
-    # The machine's speed drifts: each model counts with what was measured before and after it.
-    clusters = {
-        model: dump_cluster(
-            measured_cluster(base, workers.node_sizes, links, workers=mean_of(before, after))
+        # The machine's speed drifts: what was measured before and after it counts.
+        met = mean_of(before, measure_workers(workers, device=device, step=step))
+        clusters[model] = dump_cluster(
+            measured_cluster(base, workers.node_sizes, links, workers=met)
         )
-        for model, (before, after) in zip(models, pairwise(met), strict=True)
-    }
     if workers.world.rank == 0:
         result = {"clusters": clusters, "step_s": times}
         out.write_text(json.dumps(result), "utf-8")

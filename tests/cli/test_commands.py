@@ -50,6 +50,8 @@ BAD_INPUT = [
     ("measure", "links", "--out", "x.toml"),
     ("measure", "links", "--out", "x.toml", "--largest", "64 KiB"),
     ("measure", "links", "--out", "x.toml", "--cluster", "nosuchcluster"),
+    ("measure", "links", "--out", "x.toml", "--workers", "2", "--model", "nosuchmodel"),
+    ("measure", "links", "--out", "x.toml", "--workers", "2", "--model", "mlp", "--input", "3xq"),
     ("race", "--strategies", "nosuchstrategy"),
     ("race", "--strategies", ","),
     ("race", "--model", "nosuchmodel"),

@@ -44,13 +44,27 @@ def test_measuring_in_two_parts(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Traceback" not in err
 
 
+def test_the_plan_alone_takes_what_comes_with_paceline_and_a_step_first(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ("measure", "kernels", "--device", "cpu", "--out", "x.kernels.gz", "--plan-only")
+    assert run(*command, "--model", "mlp", "--batch", "7", "--json") == 0
+    value = json.loads(capsys.readouterr().out)
+    assert (value["measured"], value["failed"]) == ({}, {})
+    planned = load_profile("x.kernels.gz").planned()
+    assert sum(value["planned"].values()) == len(planned) > 5000
+    first = set(capture_step(zoo_step("mlp", batch=7)).kernels())
+    assert set(planned[: len(first)]) == first
+
+
 def test_from_a_profile_to_a_prediction(capsys: pytest.CaptureFixture[str]) -> None:
     profile().save(Path("my-gpu.kernels.gz"))
     assert run("fit", "my-gpu.kernels.gz", "--steps", "30", "--seed", "3", "--json") == 0
     fit = json.loads(capsys.readouterr().out)
     assert fit["file"] == "my-gpu.model.safetensors"
     assert fit["device"] == "h200"
-    assert set(fit["residuals"]) == {"matmul", "pointwise"}
+    # Ten reductions are too few to learn from, but not to go on from what we know.
+    assert set(fit["residuals"]) == {"matmul", "pointwise", "reduction"}
     assert fit["host_error"] is None
     assert run("predict", "mlp", "--model-file", fit["file"], "--json") == 0
     assert json.loads(capsys.readouterr().out)["step_s"] > 0
@@ -85,6 +99,12 @@ def test_a_step_that_was_measured_is_predicted_from_the_table(
     for model in ("own.py:make", "mlp"):
         assert run("predict", model, *step, "--model-file", model_file, "--json") == 0
         assert json.loads(capsys.readouterr().out)["method"]["table"] == pytest.approx(1.0)
+
+
+def test_a_fit_from_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    profile().save(Path("my-gpu.kernels.gz"))
+    assert run("fit", "my-gpu.kernels.gz", "--steps", "20", "--from-nothing", "--json") == 0
+    assert set(json.loads(capsys.readouterr().out)["residuals"]) == {"matmul", "pointwise"}
 
 
 def test_a_fits_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:

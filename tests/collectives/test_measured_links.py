@@ -53,9 +53,11 @@ def test_the_cluster_has_the_jobs_nodes_and_links_and_the_rest_of_its_base() -> 
 def test_the_command_starts_workers_of_its_own(tmp_path: Path) -> None:
     out = tmp_path / "this-machine.toml"
     options = ("--workers", "2", "--out", str(out), "--largest", "256 KiB", "--json")
-    done = run_cli("measure", "links", *options)
+    done = run_cli("measure", "links", *options, "--model", "mlp", "--batch", "4")
     assert done.returncode == 0, done.stderr
-    (link,) = json.loads(done.stdout)["links"]
+    said = json.loads(done.stdout)
+    assert load_cluster(out).nodes[0].slowdown == said["slowdown"] > 0
+    (link,) = said["links"]
     assert link["place"] == "inside"
     assert load_cluster(out).nodes[0].inside.latency_s == link["latency_s"]
 

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
 from jobs import run_job
 from paceline.cluster import dump_cluster, load_cluster, parse_cluster
 from paceline.kernels.reference import reference_kernels
+from paceline.rehearse import predict
+from paceline.rehearse.known_step import known_step
+from paceline.steps import zoo_step
 from paceline.teams import Workers
 from paceline.teams.measured_links import measured_cluster
-from paceline.teams.measured_workers import MeasuredWorkers, _needs_of_profile, measure_workers
+from paceline.teams.measured_workers import (
+    KnownStep,
+    MeasuredWorkers,
+    _needs_of_profile,
+    measure_workers,
+)
 
 
 def test_all_workers_hear_the_same_and_a_cluster_takes_it_over() -> None:
@@ -39,6 +51,36 @@ def test_workers_are_compared_with_their_profile() -> None:
     first, *others = run_job(measure_with_profile, nodes=(2,))
     assert all(other == first for other in others)
     assert first.slowdown > 0
+
+
+def step_of(seconds: float, expected_s: float) -> KnownStep:
+    return KnownStep(run=lambda: time.sleep(seconds), expected_s=expected_s)
+
+
+def measure_by_steps(workers: Workers) -> list[MeasuredWorkers]:
+    """By a step of 20 ms on one worker and 40 ms on the other, said to take 10 ms or 60 ms."""
+    seconds = 0.02 * (1 + workers.world.rank)
+    return [measure_workers(workers, step=step_of(seconds, said)) for said in (0.01, 0.06)]
+
+
+def test_workers_are_compared_by_a_step_that_really_runs() -> None:
+    first, second = run_job(measure_by_steps, nodes=(2,))
+    assert first == second
+    late, early = first
+    # The mean of 20 and 40 ms: a sleep may take longer, but never less.
+    assert late.slowdown >= 2.99
+    assert 0.49 <= early.slowdown < late.slowdown / 2
+
+
+def train_a_known_step(workers: Workers) -> tuple[float, float]:
+    step = known_step(zoo_step("mlp", batch=8, device="cpu"), "cpu-core")
+    return step.expected_s, measure_workers(workers, step=step).slowdown
+
+
+def test_a_zoo_models_step_is_expected_to_take_what_is_predicted() -> None:
+    ((expected_s, slowdown),) = run_job(train_a_known_step, nodes=(1,))
+    assert expected_s == pytest.approx(predict(zoo_step("mlp", batch=8), device="cpu-core").step_s)
+    assert slowdown > 0
 
 
 def needs_of_two_profiles(workers: Workers) -> tuple[float, float]:

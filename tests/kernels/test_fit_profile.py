@@ -124,6 +124,45 @@ def test_progress_is_told_to_the_end() -> None:
     assert seen[-1] == ("fitting matmul", 100, 100)
 
 
+def slower_s(kernel: Kernel) -> float:
+    """Another device: everything takes longer, what is small even more so."""
+    return 1.7 * law_s(kernel) * (1 + 1e-5 / law_s(kernel)) ** 0.2
+
+
+def error_of(model: FittedModel, kernels: list[Kernel]) -> float:
+    wanted = np.array([slower_s(kernel) for kernel in kernels])
+    return float(np.abs(np.log(seconds(model, kernels) / wanted)).mean())
+
+
+def test_of_few_kernels_going_on_from_another_device_is_better_than_from_nothing() -> None:
+    few = {kernel: Timing(slower_s(kernel)) for kernel in some_kernels(8, 100)}
+    here = Profile(profile().facts, few)
+    from_nothing = fit_profile(here, num_steps=250)
+    adapted = fit_profile(here, num_steps=250, start=fitted())
+    assert error_of(adapted, UNSEEN) < 0.5 * error_of(fitted(), UNSEEN)
+    assert error_of(adapted, UNSEEN) < 0.7 * error_of(from_nothing, UNSEEN)
+    for name, ensemble in adapted.ensembles.items():
+        assert ensemble.residual <= from_nothing.ensembles[name].residual
+
+
+def test_a_start_that_is_of_no_use_is_not_kept() -> None:
+    nonsense = {k: Timing(law_s(k) * 10 ** (hash(k.args) % 5)) for k in some_kernels(9, 300)}
+    useless = fit_profile(Profile(profile().facts, nonsense), num_steps=250)
+    small = Profile(profile().facts, dict(list(profile().timings.items())[:450]))
+    plain, started = (fit_profile(small, num_steps=250, start=each) for each in (None, useless))
+    for name, ensemble in started.ensembles.items():
+        same = zip(ensemble.weights, plain.ensembles[name].weights, strict=True)
+        assert all(torch.equal(a, b) for a, b in same)
+
+
+def test_a_family_of_few_kernels_is_known_if_the_other_device_knows_it() -> None:
+    few = {kernel: Timing(slower_s(kernel)) for kernel in some_kernels(8, 40)}
+    here = Profile(profile().facts, few)
+    assert set(fit_profile(here, num_steps=20, start=fitted()).ensembles) == {"matmul", "pointwise"}
+    with pytest.raises(ValueError, match="no measured kernels"):
+        fit_profile(here, num_steps=20)
+
+
 def test_a_profile_without_measurements() -> None:
     planned = Profile(profile().facts, {product(8, 8, 8): Timing(None)})
     with pytest.raises(
@@ -177,7 +216,7 @@ def test_models_that_cannot_be_read(tmp_path: Path) -> None:
     rewritten(path, None)
     assert "is not a kernel model of paceline" in sentence(path)
     rewritten(path, {"format": "paceline-kernel-model", "version": "9"})
-    assert "schema version 9, this paceline reads 2" in sentence(path)
+    assert "schema version 9, this paceline reads 3" in sentence(path)
 
 
 def test_an_ensemble_clamps_and_normalises_as_it_says() -> None:

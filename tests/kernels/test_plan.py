@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +13,8 @@ from torch import nn
 from paceline.cluster.device import Precision
 from paceline.kernels import neighbours
 from paceline.kernels.family import FAMILIES, bytes_of, family_of, flop_of
-from paceline.kernels.measure import make_plan
+from paceline.kernels.library import built_in_profile
+from paceline.kernels.measure import built_in_plan, drawn_plan, make_plan
 from paceline.kernels.neighbours import draw_neighbours
 from paceline.kernels.plan import PlanSettings
 from paceline.kernels.profile import Profile, load_profile
@@ -33,7 +36,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Profile:
     """The whole zoo once: the slowest thing here."""
     path = tmp_path_factory.mktemp("plan") / "small.kernels.gz"
     seen: list[tuple[str, int, int]] = []
-    made = make_plan(path, SETTINGS, lambda *progress: seen.append(progress))
+    made = make_plan(path, lambda: drawn_plan(SETTINGS, lambda *each: seen.append(each)))
     assert seen[-1] == ("capturing networks", 1000, 1000)
     assert load_profile(path).timings == made.timings
     return made
@@ -139,3 +142,21 @@ def test_the_profile_says_how_many_random_modules_were_dropped(plan: Profile) ->
     counts = plan.facts["neighbours"]
     assert sum(counts["tried"].values()) == 80
     assert set(counts["dropped"]) <= set(counts["tried"])
+
+
+def test_what_comes_with_paceline_is_planned_in_random_order(tmp_path: Path) -> None:
+    shipped = load_profile(built_in_profile("cpu"))
+    path = tmp_path / "mine.kernels.gz"
+    step = zoo_step("mlp", batch=3)
+    own = list(dict.fromkeys(capture_step(step).kernels()))
+    made = make_plan(path, lambda: built_in_plan("cpu"), steps=[step])
+    assert made.measured() == {}
+    assert set(made.timings) == {*shipped.timings, *own}
+    assert list(made.timings)[: len(own)] == own
+    assert load_profile(path).timings == made.timings
+    rest = [kernel for kernel in made.timings if kernel not in own]
+    assert all(made.timings[each].sources == shipped.timings[each].sources for each in rest)
+    # Families come as often early as late: a budget that ends early has seen all kinds.
+    half = len(rest) // 2
+    early, late = (Counter(map(family_of, part)) for part in (rest[:half], rest[half:]))
+    assert all(early[family] == pytest.approx(late[family], rel=0.5) for family in FAMILIES)

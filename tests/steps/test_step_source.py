@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.optim import SGD, Adam, AdamW
 
+from paceline.kernels.real_step import training_loop
 from paceline.steps import Step, capture_step, load_step
 from paceline.zoo import model_names, zoo_entry
 
@@ -23,6 +24,10 @@ def make():
 
 def step():
     return Step(model=nn.Linear(4, 4), inputs=torch.zeros(5, 4), loss=lambda out, _: out.sum())
+
+def shapes():
+    with torch.device("meta"):
+        return Step(model=nn.Linear(4, 4), inputs=torch.zeros(5, 4), loss=lambda out, _: out.sum())
 
 def exact():
     return Step(
@@ -99,6 +104,22 @@ def test_a_step_is_taken_with_precision_and_format_where_it_has_none(own: Path) 
     assert isinstance(step.make_optimizer(step.model.parameters()), Adam)
     exact = load_step("own_model:exact", precision="bf16")
     assert (exact.precision, exact.memory_format, exact.title) == ("fp16", "channels_last", "mine")
+
+
+@pytest.mark.parametrize("source", ["small-cnn", "own_model:make", "own_model:step"])
+def test_on_a_device_a_step_can_really_run(own: Path, source: str) -> None:
+    shape = (2, 4, 4) if source == "own_model:make" else (3, 224, 224)
+    step = load_step(source, batch=4, input_shape=shape, num_classes=7, device="cpu")
+    before = [each.detach().clone() for each in step.model.parameters()]
+    training_loop(step)()
+    after = list(step.model.parameters())
+    assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_what_has_no_values_cannot_run(own: Path) -> None:
+    with pytest.raises(ValueError, match=r"^own_model:shapes has tensors on the meta device"):
+        load_step("own_model:shapes", device="cpu")
+    assert capture_step(load_step("own_model:shapes")).num_parameters == 20
 
 
 @pytest.mark.parametrize(

@@ -28,21 +28,33 @@ def fit(
         int, typer.Option("--steps", min=20, help="Training steps for each family.")
     ] = 1500,
     seed: Annotated[int, typer.Option("--seed", help="Of first weights and batches.")] = 0,
+    from_nothing: Annotated[
+        bool,
+        typer.Option("--from-nothing", help="Do not go on from what was learned on our devices."),
+    ] = False,
     json: frame.JsonFlag = False,
 ) -> None:
-    """Train one small ensemble of MLPs for each kernel family, and fit the host's costs."""
+    """Train one small ensemble of MLPs for each kernel family, and fit the host's costs.
+
+    Every family is also learned by going on from the model that comes with paceline; of few kernels
+    that is mostly better, and what errs less on kernels that it has not seen is kept.
+    """
     from rich.table import Table
 
     from paceline.kernels.fit import fit_profile
     from paceline.kernels.fitted import SUFFIX
+    from paceline.kernels.library import model_to_start_from
     from paceline.kernels.profile import SUFFIX as PROFILE_SUFFIX
     from paceline.kernels.profile import load_profile
 
     loaded = load_profile(profile)
     target = out or profile.with_name(profile.name.removesuffix(PROFILE_SUFFIX) + SUFFIX)
+    start = None
+    if not from_nothing:
+        start = model_to_start_from(str(loaded.facts.get("device_type", "cuda")))
     begun = time.monotonic()
     with frame.progress() as report:
-        model = fit_profile(loaded, report=report, num_steps=steps, seed=seed)
+        model = fit_profile(loaded, report=report, num_steps=steps, seed=seed, start=start)
     model.save(target)
     errors = {name: each.residual for name, each in model.ensembles.items()}
     if json:

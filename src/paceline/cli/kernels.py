@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from paceline.cli import frame
+from paceline.cli import frame, step_options
 
 
 def register(app: typer.Typer) -> None:
@@ -31,31 +31,28 @@ def kernels(
     ],
     device: Annotated[str, typer.Option("--device", help="cuda or cpu.")] = "cuda",
     budget: Annotated[
-        str, typer.Option("--budget", help="How long to time kernels; the plan comes before.")
+        str, typer.Option("--budget", help="How long to time kernels; the host comes after.")
     ] = "300 s",
     model: Annotated[
         list[str] | None,
         typer.Option("--model", help="Measure this step first: a zoo name, or module:callable."),
     ] = None,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Samples of --model.")] = 32,
-    precision: Annotated[
-        str, typer.Option("--precision", help="Of --model: fp32, tf32, bf16 or fp16.")
-    ] = "fp32",
-    memory_format: Annotated[
-        str, typer.Option("--memory-format", help="Of --model: contiguous or channels_last.")
-    ] = "contiguous",
-    optimizer: Annotated[
-        str | None, typer.Option("--optimizer", help="Of --model: sgd, adam or adamw.")
-    ] = None,
-    input_shape: Annotated[
-        str, typer.Option("--input", help="One sample of your own --model, as 3x224x224.")
-    ] = "3x224x224",
-    classes: Annotated[
-        int, typer.Option("--classes", min=1, help="Classes of your own --model.")
-    ] = 1000,
+    batch: step_options.Batch = step_options.BATCH,
+    precision: step_options.PrecisionName = "fp32",
+    memory_format: step_options.MemoryFormatName = "contiguous",
+    optimizer: step_options.OptimizerName = None,
+    input_shape: step_options.InputShape = step_options.SHAPE,
+    classes: step_options.Classes = step_options.CLASSES,
     threads: Annotated[
         int | None, typer.Option("--threads", min=1, help="Threads of CPU kernels.")
     ] = None,
+    fresh_plan: Annotated[
+        bool,
+        typer.Option(
+            "--fresh-plan",
+            help="Draw the kernels anew, which takes minutes; else those of our own profile.",
+        ),
+    ] = False,
     plan_only: Annotated[
         bool, typer.Option("--plan-only", help="Write what would be measured, and stop.")
     ] = False,
@@ -69,7 +66,13 @@ def kernels(
     which may be given several times, the kernels of that very step are timed before all others.
     """
     from paceline.cluster.units import parse_duration
-    from paceline.kernels.measure import make_plan, measure_kernels, settings_for
+    from paceline.kernels.measure import (
+        built_in_plan,
+        drawn_plan,
+        make_plan,
+        measure_kernels,
+        settings_for,
+    )
     from paceline.kernels.profile import SUFFIX, Profile
     from paceline.steps import load_step
 
@@ -91,12 +94,15 @@ def kernels(
         )
         for name in model or ()
     ]
-    num_processes = os.cpu_count() or 1
     with frame.progress() as report:
+
+        def draw() -> Profile:
+            if fresh_plan:
+                return drawn_plan(settings_for(device), report, num_processes=os.cpu_count() or 1)
+            return built_in_plan(device)
+
         if plan_only:
-            profile: Profile = make_plan(
-                out, settings_for(device), report, steps=steps, num_processes=num_processes
-            )
+            profile = make_plan(out, draw, steps=steps)
         else:
             profile = measure_kernels(
                 out,
@@ -104,7 +110,7 @@ def kernels(
                 budget_s=parse_duration(budget),
                 report=report,
                 steps=steps,
-                num_processes=num_processes,
+                draw=draw,
             )
     _summarise(profile, out, as_json=json)
 

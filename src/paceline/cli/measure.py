@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from paceline.cli import frame
+from paceline.cli import frame, step_options
 
 if TYPE_CHECKING:
     from paceline.cluster import Cluster
+    from paceline.steps import Step
     from paceline.teams.measured_links import MeasuredLink
 
 app = frame.new_app(help_text="Measure links, and write what was measured into files.")
@@ -21,7 +22,7 @@ app = frame.new_app(help_text="Measure links, and write what was measured into f
     app,
     "links",
     example="paceline measure links --workers 2 --out this-machine.toml\n"
-    "srun paceline measure links --out my-cluster.toml\n"
+    "srun paceline measure links --out my-cluster.toml --model resnet50 --batch 64\n"
     "paceline lab run --link 1gbit -- paceline measure links --out lab.toml",
 )
 def links(
@@ -37,14 +38,27 @@ def links(
         int | None,
         typer.Option("--workers", min=2, help="Start so many workers here, if no launcher did."),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", help="Compare the workers by this step: a zoo name, or module:callable."
+        ),
+    ] = None,
+    batch: step_options.Batch = step_options.BATCH,
+    precision: step_options.PrecisionName = "fp32",
+    memory_format: step_options.MemoryFormatName = "contiguous",
+    optimizer: step_options.OptimizerName = None,
+    input_shape: step_options.InputShape = step_options.SHAPE,
+    classes: step_options.Classes = step_options.CLASSES,
     json: frame.JsonFlag = False,
 ) -> None:
     """Measure the links of the job this runs in, and write them into a cluster's file.
 
     Times all-reduces and broadcasts inside the nodes and between them, and fits each link's
     latency, bandwidth and efficiency. Then measures how much the workers slow each other down:
-    computing at the same time, and computing while they communicate. Every worker of the job runs
-    it; the first one answers.
+    computing at the same time, and computing while they communicate. They are compared with the
+    profile of their device by some of its kernels, or, with --model, by the very step that is to be
+    predicted. Every worker of the job runs it; the first one answers.
     """
     import os
 
@@ -53,7 +67,10 @@ def links(
 
     from paceline.cluster import dump_cluster, load_cluster
     from paceline.cluster.units import parse_size
+    from paceline.rehearse.known_step import known_step
+    from paceline.steps import capture_step, load_step
     from paceline.teams import find_workers
+    from paceline.teams.backend import device_in_use
     from paceline.teams.launcher import find_place
     from paceline.teams.measured_links import SIZES_BYTES, measure_links, measured_cluster
     from paceline.teams.measured_workers import is_compared_with_profile, measure_workers
@@ -62,6 +79,22 @@ def links(
     sizes_bytes = [size for size in SIZES_BYTES if size <= parse_size(largest)]
     if len(sizes_bytes) < 3:
         raise ValueError(f"--largest {largest} leaves too few sizes to fit: write at least 256 KiB")
+
+    def make_step(where: str) -> Step:
+        assert model is not None
+        return load_step(
+            model,
+            batch=batch,
+            precision=precision,  # type: ignore[arg-type]
+            memory_format=memory_format,  # type: ignore[arg-type]
+            optimizer=optimizer,
+            input_shape=frame.parse_shape(input_shape),
+            num_classes=classes,
+            device=where,
+        )
+
+    if model is not None:
+        capture_step(make_step("meta"))  # what is wrong with it is said before a job starts
     place = find_place(os.environ)
     if place.num_workers == 1:
         if workers is None:
@@ -70,14 +103,20 @@ def links(
                 " torchrun, srun, mpirun or 'paceline lab run --'"
             )
         options = ["--out", str(out), "--cluster", cluster, "--largest", largest]
+        if model is not None:
+            options += ["--model", model, "--batch", str(batch), "--precision", precision]
+            options += ["--memory-format", memory_format, "--input", input_shape]
+            options += ["--classes", str(classes)]
+            options += ["--optimizer", optimizer] if optimizer else []
         raise typer.Exit(_run_job(workers, [*options, *(["--json"] if json else [])]))
     if torch.cuda.is_available():
         torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
-    job = find_workers()
-    measured = measure_links(job, sizes_bytes=sizes_bytes)
     device = base.nodes[0].device.name
-    met = measure_workers(job, device=device)
-    is_profiled = is_compared_with_profile(device)
+    job = find_workers()
+    step = known_step(make_step(str(device_in_use())), device) if model is not None else None
+    measured = measure_links(job, sizes_bytes=sizes_bytes)
+    met = measure_workers(job, device=device, step=step)
+    is_profiled = step is not None or is_compared_with_profile(device)
     dist.destroy_process_group()
     if job.world.rank != 0:
         return

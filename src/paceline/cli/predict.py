@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from paceline.cli import frame
+from paceline.cli import frame, step_options
 from paceline.cli.options import parse_options
 
 if TYPE_CHECKING:
@@ -75,22 +75,12 @@ def predict(
     trace: Annotated[
         Path | None, typer.Option("--trace", help="Write the steps for Perfetto: *.json[.gz].")
     ] = None,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Samples a worker and step.")] = 32,
-    precision: Annotated[
-        str, typer.Option("--precision", help="fp32, tf32, bf16 or fp16.")
-    ] = "fp32",
-    memory_format: Annotated[
-        str, typer.Option("--memory-format", help="contiguous or channels_last.")
-    ] = "contiguous",
-    optimizer: Annotated[
-        str | None, typer.Option("--optimizer", help="sgd, adam or adamw; default: the model's.")
-    ] = None,
-    input_shape: Annotated[
-        str, typer.Option("--input", help="One sample of your own model, as 3x224x224.")
-    ] = "3x224x224",
-    classes: Annotated[
-        int, typer.Option("--classes", min=1, help="Classes of your own model.")
-    ] = 1000,
+    batch: step_options.Batch = step_options.BATCH,
+    precision: step_options.PrecisionName = "fp32",
+    memory_format: step_options.MemoryFormatName = "contiguous",
+    optimizer: step_options.OptimizerName = None,
+    input_shape: step_options.InputShape = step_options.SHAPE,
+    classes: step_options.Classes = step_options.CLASSES,
     flops: Annotated[
         str | None, typer.Option("--flops", help="The device's arithmetic, as '300 TFLOP/s'.")
     ] = None,

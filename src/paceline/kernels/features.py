@@ -124,6 +124,8 @@ def _convolution(kernel: Kernel) -> Features:
         *_product(groups, m, n, k),
         *_alignment(channels),
         *_alignment(filters),
+        *_alignment(spatial_in),  # channels first, these lie in a row
+        *_alignment(spatial_out),
         *_implementation(image, output, weight, groups),
     ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from paceline.kernels.family import FAMILIES, FamilyName, family_of
 from paceline.kernels.features import features_of, op_label
 from paceline.kernels.fitted import FittedModel
 from paceline.kernels.host import HostCosts, fit_host
-from paceline.kernels.mlp import Ensemble, train_ensemble
+from paceline.kernels.mlp import Ensemble, adapt_ensemble, train_ensemble
 from paceline.kernels.model import KernelModel, rooflines_s
 from paceline.kernels.profile import Profile, Timing
 from paceline.steps import Capture, Kernel, capture_step, zoo_step
@@ -22,6 +22,7 @@ from paceline.steps import Capture, Kernel, capture_step, zoo_step
 Report = Callable[[str, int, int], None]
 """What is going on, how much of it is done, how much there is."""
 _MIN_KERNELS = 40  # a family with fewer is left to the roofline
+_MIN_TO_ADAPT = 8  # or to what was learned on another device, if it has as many
 _BUSY = 0.9  # of a step: below that the host limits it
 
 
@@ -32,21 +33,24 @@ def fit_profile(
     without: Collection[str] = (),
     num_steps: int = 1500,
     seed: int = 0,
+    start: FittedModel | None = None,
 ) -> FittedModel:
     """Fit a profile; nothing of the networks in ``without`` is used (to test on them).
 
-    The same profile, seed and number of threads give the same model.
+    ``start`` is a model of another device. A family is then learned twice, from nothing and going
+    on from there, and what does better on kernels that it has not seen is kept: of few kernels that
+    is mostly the latter. The same profile, seed and number of threads give the same model.
     """
     timings = {
         kernel: timing
         for kernel, timing in profile.measured().items()
         if not set(timing.sources) & set(without)
     }
-    families = group_by_family(timings)
+    families = group_by_family(timings, least=_MIN_KERNELS if start is None else _MIN_TO_ADAPT)
     if not families:
         raise ValueError("The profile has no measured kernels; run `paceline measure kernels`.")
     device = device_of(profile)
-    total = num_steps * len(families)
+    total = (num_steps + (0 if start is None else _adapting_steps(num_steps))) * len(families)
     done = 0
     ensembles: dict[FamilyName, Ensemble] = {}
     for name, kernels in families.items():
@@ -58,16 +62,16 @@ def fit_profile(
                 report(f"fitting {name}", done, total)
 
         seconds = np.array([timings[kernel].seconds for kernel in kernels])
-        ratios = np.log(seconds / rooflines_s(kernels, device))
-        ensembles[name] = train_ensemble(
-            features_of(kernels, name),
-            [op_label(kernel) for kernel in kernels],
-            ratios.astype(np.float32),
-            importance(seconds),
-            num_steps=num_steps,
-            seed=seed,
-            progress=progress,
+        data = _Data(
+            features=features_of(kernels, name),
+            ops=[op_label(kernel) for kernel in kernels],
+            targets=np.log(seconds / rooflines_s(kernels, device)).astype(np.float32),
+            importance=importance(seconds),
         )
+        known = None if start is None else start.ensembles.get(name)
+        learned = _learn(data, known, num_steps, seed, progress)
+        if learned is not None:
+            ensembles[name] = learned
     kernels_alone = FittedModel(
         device=device, ensembles=ensembles, host=HostCosts(), facts=profile.facts
     )
@@ -76,14 +80,47 @@ def fit_profile(
     return replace(kernels_alone, host=host, gap_s=gap_s)
 
 
-def group_by_family(timings: Collection[Kernel]) -> dict[FamilyName, list[Kernel]]:
+class _Data(NamedTuple):
+    """The kernels of a family, as its networks see them."""
+
+    features: npt.NDArray[np.float32]
+    ops: list[str]
+    targets: npt.NDArray[np.float32]
+    importance: npt.NDArray[np.float32]
+
+
+def _learn(
+    data: _Data,
+    start: Ensemble | None,
+    num_steps: int,
+    seed: int,
+    progress: Callable[[int], None],
+) -> Ensemble | None:
+    """From nothing, or going on from ``start``: what errs less on kernels it has not seen."""
+    found = []
+    if len(data.ops) >= _MIN_KERNELS:
+        found.append(train_ensemble(*data, num_steps=num_steps, seed=seed, progress=progress))
+    if start is not None:
+        few = _adapting_steps(num_steps)
+        found.append(adapt_ensemble(start, *data, num_steps=few, seed=seed, progress=progress))
+    return min(found, key=lambda each: each.residual, default=None)
+
+
+def _adapting_steps(num_steps: int) -> int:
+    """Going on takes fewer steps than learning from nothing."""
+    return max(20, num_steps // 5)
+
+
+def group_by_family(
+    timings: Collection[Kernel], *, least: int = _MIN_KERNELS
+) -> dict[FamilyName, list[Kernel]]:
     """The kernels of each family, where there are enough to learn from."""
     groups: dict[FamilyName, list[Kernel]] = {name: [] for name in FAMILIES}
     for kernel in timings:
         family = family_of(kernel)
         if family is not None:
             groups[family].append(kernel)
-    return {name: group for name, group in groups.items() if len(group) >= _MIN_KERNELS}
+    return {name: group for name, group in groups.items() if len(group) >= least}
 
 
 def importance(seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
@@ -137,10 +174,14 @@ def _fit_host(
     if not facts or not steps:
         return HostCosts()
     bare = HostCosts(dispatch_s=facts["dispatch_s"], tensor_s=facts["tensor_s"])
+    known: dict[tuple[object, ...], Capture] = {}  # the same step was measured more than once
     captures: list[Capture] = []
     for index, step in enumerate(steps):
         report("fitting the host", index, len(steps))
-        captures.append(_captured(step))
+        key = (step["model"], step["batch"], step["precision"])
+        if key not in known:
+            known[key] = _captured(step)
+        captures.append(known[key])
     model = KernelModel(fitted.device, fitted, timings)
     device_s = [sum(e.seconds for e in model.estimate(each.kernels())) for each in captures]
     pairs = list(zip(steps, device_s, strict=True))

@@ -19,7 +19,7 @@ from paceline.kernels.host import HostCosts
 from paceline.kernels.mlp import Ensemble
 
 FORMAT = "paceline-kernel-model"
-VERSION = 2  # 1 had fewer features of convolutions
+VERSION = 3  # 1 and 2 had fewer features of convolutions
 SUFFIX = ".model.safetensors"
 
 

@@ -84,4 +84,14 @@ def _built_in(name: str) -> FittedModel:
 @lru_cache
 def built_in_table(name: str) -> Table:
     """The measured kernels of a profile that comes with paceline."""
-    return load_table(_FOLDER / f"{name}{profile.SUFFIX}")
+    return load_table(built_in_profile(name))
+
+
+def model_to_start_from(device_type: str) -> FittedModel:
+    """What comes with paceline and is nearest to a "cuda" or "cpu" device nobody knows yet."""
+    return _built_in("cpu" if device_type == "cpu" else _CARRIED_FROM)
+
+
+def built_in_profile(name: str) -> Path:
+    """The profile of a device that comes with paceline."""
+    return _FOLDER / f"{name}{profile.SUFFIX}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import platform
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 
 from paceline.cluster.device import Precision
 from paceline.kernels.isolated import make_timer
+from paceline.kernels.library import built_in_profile
 from paceline.kernels.measure_host import (
     measure_busy_steps,
     measure_dispatch,
@@ -30,28 +33,44 @@ _FLUSH_S = 5.0
 
 
 def settings_for(device: str) -> PlanSettings:
-    """The usual plan for "cuda" or "cpu"."""
+    """How a plan for "cuda" or "cpu" is drawn."""
     return CPU_PLAN if device == "cpu" else GPU_PLAN
 
 
-def make_plan(
-    path: Path,
-    settings: PlanSettings,
-    report: Report,
-    *,
-    steps: Sequence[Step] = (),
-    num_processes: int = 1,
-) -> Profile:
-    """Write a profile in which every kernel is planned, those of ``steps`` first, none measured."""
+def built_in_plan(device: str) -> Profile:
+    """A profile that plans what the one that comes with paceline has measured, in random order.
+
+    Drawing a plan means capturing hundreds of steps, which takes minutes; this takes seconds.
+    """
+    built_in = load_profile(built_in_profile("cpu" if device == "cpu" else "h200"))
+    kernels = list(built_in.timings)
+    random.Random(0).shuffle(kernels)  # a budget that ends early has seen all kinds
+    return Profile(
+        {}, {kernel: Timing(None, 0, built_in.timings[kernel].sources) for kernel in kernels}
+    )
+
+
+def drawn_plan(settings: PlanSettings, report: Report, *, num_processes: int = 1) -> Profile:
+    """A profile that plans the kernels of the zoo and neighbours of them, drawn anew."""
 
     def progress(share: float) -> None:
         report("capturing networks", round(share * 1000), 1000)
 
-    captures = [capture_step(step) for step in steps]  # what cannot be captured is said at once
     plan = plan_kernels(settings, progress=progress, num_processes=num_processes)
     facts = {"neighbours": {"tried": dict(plan.tried), "dropped": dict(plan.dropped)}}
     timings = {kernel: Timing(None, 0, each) for kernel, each in plan.sources.items()}
-    profile = Profile(facts, timings)
+    return Profile(facts, timings)
+
+
+def make_plan(
+    path: Path,
+    draw: Callable[[], Profile],
+    *,
+    steps: Sequence[Step] = (),
+) -> Profile:
+    """Write a profile in which every kernel is planned, those of ``steps`` first, none measured."""
+    captures = [capture_step(step) for step in steps]  # what cannot be captured is said at once
+    profile = draw()
     _put_first(profile, captures)
     profile.save(path)
     return profile
@@ -76,12 +95,13 @@ def measure_kernels(
     budget_s: float,
     report: Report,
     steps: Sequence[Step] = (),
-    num_processes: int = 1,
+    draw: Callable[[], Profile] | None = None,
 ) -> Profile:
     """Time what the profile at ``path`` plans; begin a new one if there is none.
 
-    The kernels of ``steps`` come first, so that a prediction of them finds all in the table.
-    Stops when everything is measured or the budget is spent; called again, it goes on.
+    ``draw`` makes the plan of a new one; without it, :func:`built_in_plan` does. The kernels of
+    ``steps`` come first, so that a prediction of them finds all in the table. Stops when everything
+    is measured or the budget is spent; called again, it goes on.
     """
     timer = make_timer(device)
     if path.exists():
@@ -91,9 +111,7 @@ def measure_kernels(
             _put_first(profile, [capture_step(step) for step in steps])
             profile.save(path)
     else:
-        profile = make_plan(
-            path, settings_for(device), report, steps=steps, num_processes=num_processes
-        )
+        profile = make_plan(path, draw or partial(built_in_plan, device), steps=steps)
     profile.facts |= machine_facts(device)
     append(path, profile.facts, {})
     try:
@@ -117,19 +135,23 @@ def _dispatch_facts(profile: Profile, timer: Timer, report: Report) -> dict[str,
 
 
 def _step_facts(device: str, report: Report) -> dict[str, Any]:
-    """Small real steps to fit the rest of the host to; of a GPU also busy ones, and its memory."""
+    """Small real steps to fit the rest of the host to; of a GPU also busy ones, and its memory.
+
+    The small ones come twice, with the busy ones in between: a host's pace drifts within minutes.
+    """
 
     def progress(what: str) -> Callable[[int, int], None]:
         return lambda done, total: report(f"timing {what} steps", done, total)
 
-    if device == "cpu":
-        return {"steps": measure_small_steps(device, ("fp32",), progress("small"))}
-    precisions: tuple[Precision, ...] = ("fp32", "bf16")
-    return {
-        "library_bytes": library_bytes(),
-        "device_steps": measure_busy_steps(device, precisions, progress("busy")),
-        "steps": measure_small_steps(device, precisions, progress("small")),
-    }
+    precisions: tuple[Precision, ...] = ("fp32",) if device == "cpu" else ("fp32", "bf16")
+    facts: dict[str, Any] = {}
+    if device != "cpu":
+        facts["library_bytes"] = library_bytes()
+    steps = measure_small_steps(device, precisions, progress("small"))
+    if device != "cpu":
+        facts["device_steps"] = measure_busy_steps(device, precisions, progress("busy"))
+    steps += measure_small_steps(device, precisions, progress("small"))
+    return {**facts, "steps": steps}
 
 
 def library_bytes() -> int:

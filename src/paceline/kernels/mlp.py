@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,17 @@ Floats = npt.NDArray[np.float32]
 NUM_MEMBERS = 5
 _HIDDEN = 128
 _BATCH = 512
-_RATE = 4e-3
+
+
+class _Pace(NamedTuple):
+    """How fast weights change, and how fast they are forgotten."""
+
+    rate: float
+    decay: float
+
+
+_LEARNING = _Pace(rate=4e-3, decay=3e-2)
+_ADAPTING = _Pace(rate=1e-3, decay=0.0)  # what was learned elsewhere shall not fade
 
 
 @dataclass(frozen=True)
@@ -93,7 +104,7 @@ def train_ensemble(
     inputs = torch.cat([blank._normalised(raw), blank._labels(ops)], 1)
     weights, biases = _first_layers(inputs.shape[1], float(targets.mean()), generator)
     data = _Data(inputs, torch.from_numpy(targets), torch.from_numpy(importance), generator)
-    _descend(data, weights, biases, len(vocabulary), num_steps, generator, progress)
+    _descend(data, weights, biases, len(vocabulary), num_steps, generator, progress, _LEARNING)
     return Ensemble(
         vocabulary,
         mean,
@@ -103,6 +114,45 @@ def train_ensemble(
         tuple(each.detach() for each in weights),
         tuple(each.detach() for each in biases),
         data.residual(weights, biases),
+    )
+
+
+def adapt_ensemble(
+    start: Ensemble,
+    features: Floats,
+    ops: list[str],
+    targets: Floats,
+    importance: Floats,
+    *,
+    num_steps: int,
+    seed: int,
+    progress: Callable[[int], None],
+) -> Ensemble:
+    """Fit few ``targets``, starting from what was learned on another device.
+
+    First all answers are moved by what they are off on average; then training goes on, slowly.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    raw, wanted = torch.from_numpy(features), torch.from_numpy(targets)
+    own = replace(
+        start,
+        low=torch.minimum(start.low, raw.amin(0)),
+        high=torch.maximum(start.high, raw.amax(0)),
+    )
+    inputs = torch.cat([own._normalised(raw), own._labels(ops)], 1)
+    weights = [each.clone() for each in start.weights]
+    biases = [each.clone() for each in start.biases]
+    data = _Data(inputs, wanted, torch.from_numpy(importance), generator)
+    missing = wanted - _forward(inputs, weights, biases)
+    biases[-1] += missing.mean(1).reshape(NUM_MEMBERS, 1, 1)
+    for each in (*weights, *biases):
+        each.requires_grad_()
+    _descend(data, weights, biases, len(own.ops), num_steps, generator, progress, _ADAPTING)
+    return replace(
+        own,
+        weights=tuple(each.detach() for each in weights),
+        biases=tuple(each.detach() for each in biases),
+        residual=data.residual(weights, biases),
     )
 
 
@@ -165,13 +215,14 @@ def _descend(
     num_steps: int,
     generator: torch.Generator,
     progress: Callable[[int], None],
+    pace: _Pace,
 ) -> None:
     optimizer = torch.optim.AdamW(
-        [{"params": weights, "weight_decay": 3e-2}, {"params": biases, "weight_decay": 0.0}],
-        lr=_RATE,
+        [{"params": weights, "weight_decay": pace.decay}, {"params": biases, "weight_decay": 0.0}],
+        lr=pace.rate,
     )
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, _RATE, total_steps=num_steps, pct_start=0.1, final_div_factor=1e3
+        optimizer, pace.rate, total_steps=num_steps, pct_start=0.1, final_div_factor=1e3
     )
     seen = [data.seen(member) for member in range(NUM_MEMBERS)]
     for _ in range(num_steps):

@@ -7,7 +7,7 @@ import random
 import torch
 from torch import Tensor, nn
 
-from paceline.kernels.random_tensors import backward, random_image, random_size
+from paceline.kernels.random_tensors import backward, random_image, random_side, random_size
 
 _MAX_NUMEL = 1 << 30
 # (side, stride), as often as networks use them
@@ -42,26 +42,30 @@ def usual_convolution(rng: random.Random) -> None:
     elif style < 0.25:
         side, groups, filters = rng.choice((3, 3, 3, 5, 5, 7, 7, 9, 11)), channels, channels
         stride = rng.choice((1, 1, 1, 2))
-    elif style < 0.36:
+    elif style < 0.4:
         # ResNeXt's groups and RegNet's: as many as it takes, of a given width.
         in_group = rng.choice((4, 8, 16, 24, 32, 48, 64, 112))
         groups = max(2, round(channels / in_group))
         channels, filters, side = groups * in_group, groups * in_group, 3
-    first = rng.choice((224, 224, 224, 256, 299, 384, 192, 128, 64, 32))
-    extent = max(side, -(-first // 2 ** rng.randrange(6)))
+    extent = max(side, random_side(rng))
     if channels == 3:
-        extent = first
+        extent = rng.choice((224, 224, 256, 299, 384, 192, 128, 64, 32))
     batch = rng.choice((2, 4, 8, 16, 32, 32, 64, 64, 64, 128, 128, 256, 256, 512))
     batch = max(1, min(batch, (1 << 29) // (max(channels, filters) * extent * extent)))
     image = torch.empty(batch, channels, extent, extent)
     if rng.random() < 0.35:
         image = image.contiguous(memory_format=torch.channels_last)
+    window, padding = (side, side), (side // 2, side // 2)
+    if side == stride:
+        padding = (0, 0)
+    elif stride == 1 and side > 1 and groups == 1 and rng.random() < 0.15:  # Inception's pairs
+        window, padding = rng.choice((((1, side), (0, side // 2)), ((side, 1), (side // 2, 0))))
     module = nn.Conv2d(
         channels,
         filters,
-        side,
+        window,
         stride=stride,
-        padding=side // 2 if side != stride else 0,
+        padding=padding,
         groups=groups,
         bias=rng.random() < 0.3,
     )

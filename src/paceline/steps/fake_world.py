@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import Optimizer
 
 from paceline.steps.cuda_like import cuda_like
-from paceline.steps.step import AUTOCAST_DTYPES, Step, tensors_in
+from paceline.steps.step import AUTOCAST_DTYPES, Step, map_tensors, tensors_in
 
 
 class FakeWorld:
@@ -37,8 +37,8 @@ class FakeWorld:
                     memo[id(tensor)] = _fake(tensor, step, device)
         self.model: nn.Module = copy.deepcopy(step.model, memo)
         self.model.train()
-        self.inputs = _map_tensors(step.inputs, lambda tensor: _fake(tensor, step, device))
-        self.targets = _map_tensors(step.targets, lambda tensor: _fake(tensor, step, device))
+        self.inputs = map_tensors(step.inputs, lambda tensor: _fake(tensor, step, device))
+        self.targets = map_tensors(step.targets, lambda tensor: _fake(tensor, step, device))
         self.optimizer = self._optimizer(step, memo)
         for group in self.optimizer.param_groups:
             # What torch.optim chooses for CUDA parameters by itself.
@@ -91,16 +91,6 @@ def _fake(tensor: Tensor, step: Step, device: str) -> Tensor:
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(fake, requires_grad=tensor.requires_grad)
     return fake.requires_grad_(tensor.requires_grad) if tensor.is_leaf else fake
-
-
-def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: _map_tensors(each, change) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_map_tensors(each, change) for each in value)
-    return value
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from paceline.cluster.device import Precision
-from paceline.steps.step import MemoryFormat, Step
+from paceline.steps.step import MemoryFormat, Step, map_tensors
 from paceline.zoo import build_model, zoo_entry
 
 OptimizerMaker = Callable[[Iterable[nn.Parameter]], Optimizer]
@@ -44,14 +44,15 @@ def load_step(
     optimizer: str | None = None,
     input_shape: tuple[int, ...] = (3, 224, 224),
     num_classes: int = 1000,
+    device: str = "meta",
 ) -> Step:
     """A step from a zoo name or from ``module:callable`` / ``file.py:callable``.
 
     The callable takes no argument and returns a :class:`Step`, which is taken as it is but for
     ``precision`` and ``memory_format``, or an ``nn.Module``, which is taken for an image
-    classifier with ``input_shape`` and ``num_classes``. Nothing of a zoo model is in memory.
-    ``optimizer`` is "sgd" (with momentum), "adam" or "adamw"; by default a text model has AdamW
-    and every other one SGD.
+    classifier with ``input_shape`` and ``num_classes``. Nothing of a zoo model is in memory, unless
+    another ``device`` than meta is given: there the step can really run. ``optimizer`` is "sgd"
+    (with momentum), "adam" or "adamw"; by default a text model has AdamW and every other one SGD.
     """
     if batch < 1:
         raise ValueError(f"A batch of {batch} has no samples; give at least 1.")
@@ -64,6 +65,7 @@ def load_step(
             precision=precision,
             memory_format=memory_format,
             optimizer=optimizer,
+            device=device,
         )
     made = _call(model)
     if isinstance(made, Step):
@@ -72,16 +74,19 @@ def load_step(
             changes["memory_format"] = memory_format
         if optimizer is not None:
             changes["optimizer"] = OPTIMIZERS[optimizer]
-        return replace(made, name=made.name or model, **changes)
+        named = replace(made, name=made.name or model, **changes)
+        return named if device == "meta" else _on_device(named, device)
     if not isinstance(made, nn.Module):
         raise ValueError(
             f"{model} returned a {type(made).__name__}; it must return an nn.Module or a "
             "paceline.Step."
         )
+    with torch.device(device):
+        inputs, targets = _random_batch("image", input_shape, num_classes, batch)
     return Step(
-        model=made,
-        inputs=torch.empty(batch, *input_shape, device="meta"),
-        targets=_classes(num_classes, batch),
+        model=made if device == "meta" else made.to(device),
+        inputs=inputs,
+        targets=targets,
         loss=classification_loss,
         optimizer=OPTIMIZERS[optimizer or "sgd"],
         precision=precision,
@@ -103,7 +108,7 @@ def zoo_step(
     entry = zoo_entry(name)
     with torch.device(device):
         model = build_model(name, **entry.training_overrides)
-        inputs, targets = _zoo_batch(entry.kind, entry.input_shape, entry.num_classes, batch)
+        inputs, targets = _random_batch(entry.kind, entry.input_shape, entry.num_classes, batch)
     default = "adamw" if entry.kind == "text" else "sgd"
     return Step(
         model=model,
@@ -117,7 +122,7 @@ def zoo_step(
     )
 
 
-def _zoo_batch(
+def _random_batch(
     kind: str, shape: tuple[int, ...], num_classes: int, batch: int
 ) -> tuple[Tensor, Tensor]:
     if kind == "text":
@@ -126,8 +131,25 @@ def _zoo_batch(
     return torch.randn(batch, *shape), torch.randint(num_classes, (batch,))
 
 
-def _classes(num_classes: int, batch: int) -> Tensor:
-    return torch.randint(num_classes, (batch,), device="meta")
+def _on_device(step: Step, device: str) -> Step:
+    """The step where it can run; what has shapes alone cannot be moved there."""
+
+    def moved(tensor: Tensor) -> Tensor:
+        if tensor.is_meta:
+            raise ValueError(
+                f"{step.name} has tensors on the meta device, without values: its step can be "
+                "predicted, but not run here."
+            )
+        return tensor.to(device)
+
+    for tensor in step.model.state_dict().values():
+        moved(tensor)
+    return replace(
+        step,
+        model=step.model.to(device),
+        inputs=map_tensors(step.inputs, moved),
+        targets=map_tensors(step.targets, moved),
+    )
 
 
 def _call(source: str) -> Any:

@@ -45,15 +45,28 @@ class MeasuredWorkers:
     """The same while all workers of all nodes do."""
 
 
-def measure_workers(workers: Workers, *, device: str = "") -> MeasuredWorkers:
+@dataclass(frozen=True, kw_only=True)
+class KnownStep:
+    """A step of training on one worker, and how long it takes by the profile of its device."""
+
+    run: Callable[[], None]
+    expected_s: float
+
+
+def measure_workers(
+    workers: Workers, *, device: str = "", step: KnownStep | None = None
+) -> MeasuredWorkers:
     """Compute alone, together, and while communicating. All workers call it, all get the answer.
 
     ``device`` is what the workers are said to be. If its profile comes with paceline, they are
-    compared with that.
+    compared with that: by ``step``, the very one that is to be predicted, or else by kernels.
     """
-    unit = _probe()
+    unit = _probe() if step is None else step.run
     _probed(unit)
-    slowdown, jitter = _slowdown(unit, workers, _reference(device))
+    if step is None:
+        slowdown, jitter = _slowdown(unit, workers, _reference(device))
+    else:
+        slowdown, jitter = _slowdown_of_step(step, workers)
     inside = max(workers.node_sizes) > 1
     between = workers.num_nodes > 1
     return MeasuredWorkers(
@@ -87,6 +100,18 @@ def _slowdown(
     needs = _needs_of_profile(reference, workers) if reference else _needs_alone(unit, workers)
     # Who is through leaves the core to the others: the slowest is then less late.
     return wait * needs, statistics.median(jitters) / wait
+
+
+def _slowdown_of_step(step: KnownStep, workers: Workers) -> tuple[float, float]:
+    """How many times as long the step takes while all compute as its profile says; and jitter."""
+    slowdowns, jitters = [], []
+    for _ in range(_ROUNDS):
+        workers.world.agree(0.0)
+        probed = _probed(step.run)
+        slowdowns.append(workers.world.agree(probed.took_s / step.expected_s, "mean"))
+        wait = workers.world.agree(probed.took_s / probed.used_s, "mean")
+        jitters.append(workers.world.agree(probed.jitter, "mean") / wait)
+    return statistics.median(slowdowns), statistics.median(jitters)
 
 
 def _needs_alone(unit: Callable[[], None], workers: Workers) -> float:
