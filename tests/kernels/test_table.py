@@ -16,7 +16,7 @@ from synthetic_profile import profile
 
 def test_every_measured_kernel_is_found_with_its_timing(tmp_path: Path) -> None:
     path = tmp_path / "mine.kernels.gz"
-    whole = profile()
+    whole = Profile(dict(profile().facts), dict(profile().timings))
     odd = Kernel("odd", (("name", "a,[b"), None, (1, 2.5), Operand("f32", (2, 3), (1, 2))))
     whole.timings[odd] = Timing(1.5e-6, 7, ("one", "two"))
     planned = Kernel("planned", (Operand("f32", (4,)),))
