@@ -126,7 +126,7 @@ def test_progress_is_told_to_the_end() -> None:
 
 def slower_s(kernel: Kernel) -> float:
     """Another device: everything takes longer, what is small even more so."""
-    return 1.7 * law_s(kernel) * (1 + 1e-5 / law_s(kernel)) ** 0.2
+    return float(1.7 * law_s(kernel) * (1 + 1e-5 / law_s(kernel)) ** 0.2)
 
 
 def error_of(model: FittedModel, kernels: list[Kernel]) -> float:

@@ -21,10 +21,10 @@ from paceline.teams.backend import device_in_use
 from paceline.teams.team import Team
 from paceline.teams.workers import Workers
 
-_PROBE_S = 0.4
+_PROBE_S = 0.6
 _ROUNDS = 3
 _MOST_ALONE = 2
-_COMMUNICATE_S = 0.4
+_COMMUNICATE_S = 0.6
 _MESSAGE_BYTES = 4 << 20
 # Below this, a loss is noise; above the other, nothing would be left of computing.
 _LEAST_INTERFERENCE, _MOST_INTERFERENCE = 0.02, 0.95
@@ -35,7 +35,7 @@ class MeasuredWorkers:
     """What the workers of a job cost each other."""
 
     slowdown: float
-    """How many times as long a worker computes, when all of them do, as its device's profile says;
+    """How many times as long workers compute, when all of them do, as their device's profile says;
     of a device without a profile: as one worker alone."""
     jitter: float
     """How much a worker's time for the same work varies: its standard deviation over its mean."""
@@ -85,33 +85,45 @@ def is_compared_with_profile(device: str) -> bool:
 def _slowdown(
     unit: Callable[[], None], workers: Workers, reference: Mapping[Kernel, float]
 ) -> tuple[float, float]:
-    """How many times as long a worker computes while all do, and how much that varies.
+    """How many times as long workers compute while all do, and how much that varies.
 
-    The first is how long it takes over the processor's time that it gets, times how much more of
-    that it needs than its profile says, or than alone.
+    The first is how long a unit takes over the processor's time that it gets, times how much more
+    of that workers need than their profile says, or than alone.
     """
-    waits, jitters = [], []
-    for _ in range(_ROUNDS):
-        workers.world.agree(0.0)
-        probed = _probed(unit)
-        waits.append(workers.world.agree(probed.took_s / probed.used_s, "mean"))
-        jitters.append(workers.world.agree(probed.jitter, "mean"))
-    wait = statistics.median(waits)
+    probed = _probed_together(unit, workers)
+    wait = statistics.median(each.took_s / each.used_s for each in probed)
     needs = _needs_of_profile(reference, workers) if reference else _needs_alone(unit, workers)
-    # Who is through leaves the core to the others: the slowest is then less late.
-    return wait * needs, statistics.median(jitters) / wait
+    return workers.world.agree(wait, "mean") * needs, _jitter(probed, workers)
 
 
 def _slowdown_of_step(step: KnownStep, workers: Workers) -> tuple[float, float]:
-    """How many times as long the step takes while all compute as its profile says; and jitter."""
-    slowdowns, jitters = [], []
+    """How many times as long the step takes while all compute as its profile says; and jitter.
+
+    Workers differ from each other for as long as they run, and all wait for the slowest whenever
+    they meet. Where they share cores, those who are through leave theirs to it: then all are
+    through when the work of all is done, which is what a step takes on average. But no worker is
+    through before it has used the processor for as long as it needs.
+    """
+    probed = _probed_together(step.run, workers)
+    took_s = workers.world.agree(statistics.median(each.took_s for each in probed), "mean")
+    used_s = workers.world.agree(statistics.median(each.used_s for each in probed), "max")
+    return max(took_s, used_s) / step.expected_s, _jitter(probed, workers)
+
+
+def _probed_together(unit: Callable[[], None], workers: Workers) -> list[_Probed]:
+    """What a unit takes while all workers compute, several times."""
+    found = []
     for _ in range(_ROUNDS):
         workers.world.agree(0.0)
-        probed = _probed(step.run)
-        slowdowns.append(workers.world.agree(probed.took_s / step.expected_s, "mean"))
-        wait = workers.world.agree(probed.took_s / probed.used_s, "mean")
-        jitters.append(workers.world.agree(probed.jitter, "mean") / wait)
-    return statistics.median(slowdowns), statistics.median(jitters)
+        found.append(_probed(unit))
+    return found
+
+
+def _jitter(probed: list[_Probed], workers: Workers) -> float:
+    """How much the processor's time for a unit varies, on average over all workers."""
+    # Who is through leaves the core to the others: the slowest is then less late.
+    own = statistics.median(each.jitter * each.used_s / each.took_s for each in probed)
+    return workers.world.agree(own, "mean")
 
 
 def _needs_alone(unit: Callable[[], None], workers: Workers) -> float:
@@ -179,7 +191,11 @@ def _probed(unit: Callable[[], None]) -> _Probed:
 
 
 def _interference(unit: Callable[[], None], team: Team, workers: Workers) -> float:
-    """The share of its speed that computing loses while a team all-reduces."""
+    """The share of its speed that computing loses while a team all-reduces.
+
+    Where communication gets slower as well, because both need the same cores, that is put down to
+    computing: what counts is how much later both are through.
+    """
     tensor = torch.zeros(_MESSAGE_BYTES // 4, device=device_in_use())
 
     def all_reduce(count: int) -> None:
@@ -189,11 +205,14 @@ def _interference(unit: Callable[[], None], team: Team, workers: Workers) -> flo
     all_reduce(1)
     once_s = workers.world.agree(_timed_s(lambda: all_reduce(1)), "max")
     count = max(1, round(_COMMUNICATE_S / once_s))
+    num_computing = 0 if tensor.is_cuda else _num_workers_here(workers) * torch.get_num_threads()
 
     def lost() -> float:
-        if tensor.is_cuda:
-            return _lost_beside(unit, lambda: all_reduce(count), workers)
-        return _lost_to_cores(lambda: all_reduce(count), workers)
+        # Where workers have to share cores, an all-reduce beside computing takes many times as
+        # long, and no two times as long: what it needs of the cores tells more.
+        if num_computing > (os.cpu_count() or 1):
+            return _lost_to_cores(lambda: all_reduce(count), num_computing, workers)
+        return _lost_beside(unit, lambda: all_reduce(count), workers)
 
     share = statistics.median(lost() for _ in range(_ROUNDS))
     # A worker that is alone in its node has nothing to tell about the inside of nodes.
@@ -203,19 +222,14 @@ def _interference(unit: Callable[[], None], team: Team, workers: Workers) -> flo
     return round(min(share, _MOST_INTERFERENCE), 3) if share > _LEAST_INTERFERENCE else 0.0
 
 
-def _lost_to_cores(communicate: Callable[[], None], workers: Workers) -> float:
-    """On a CPU: communication takes cores, which computing then misses.
-
-    W workers with t threads each find c cores, less those that communication keeps busy. Where both
-    get slower, the loss is so put down to computing alone: the sum of the work is the same.
-    """
+def _lost_to_cores(communicate: Callable[[], None], num_computing: int, workers: Workers) -> float:
+    """Communication takes cores, which ``num_computing`` threads that share them then miss."""
     cores = float(os.cpu_count() or 1)
-    here = _num_workers_here(workers) * torch.get_num_threads()
     workers.world.agree(0.0)
     busy_s, begun = _busy_s(), time.perf_counter()
     communicate()
     busy = (_busy_s() - busy_s) / (time.perf_counter() - begun)
-    return 1.0 - min(1.0, max(0.0, cores - busy) / here) / min(1.0, cores / here)
+    return 1.0 - min(1.0, max(0.0, cores - busy) / num_computing) / min(1.0, cores / num_computing)
 
 
 def _busy_s() -> float:
@@ -238,11 +252,14 @@ def _num_workers_here(workers: Workers) -> int:
 def _lost_beside(
     unit: Callable[[], None], communicate: Callable[[], None], workers: Workers
 ) -> float:
-    """On a GPU: what computing loses beside communication, over what that takes by itself."""
+    """What computing loses beside communication, over what that takes by itself."""
+    workers.world.agree(0.0)
     unit_s = _probed(unit).took_s
+    workers.world.agree(0.0)
     free_s = _timed_s(communicate)
+    workers.world.agree(0.0)
     # The team is the main program's, but nobody else uses it meanwhile.
-    pending = workers.background.run(communicate, device=torch.device("cuda"))
+    pending = workers.background.run(communicate, device=device_in_use())
     num_units, begun = 0, time.perf_counter()
     while not pending.done():
         unit()
