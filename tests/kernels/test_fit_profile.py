@@ -137,8 +137,8 @@ def error_of(model: FittedModel, kernels: list[Kernel]) -> float:
 def test_of_few_kernels_going_on_from_another_device_is_better_than_from_nothing() -> None:
     few = {kernel: Timing(slower_s(kernel)) for kernel in some_kernels(8, 100)}
     here = Profile(profile().facts, few)
-    from_nothing = fit_profile(here, num_steps=250)
-    adapted = fit_profile(here, num_steps=250, start=fitted())
+    from_nothing = fit_profile(here, num_steps=100)
+    adapted = fit_profile(here, num_steps=100, start=fitted())
     assert error_of(adapted, UNSEEN) < 0.5 * error_of(fitted(), UNSEEN)
     assert error_of(adapted, UNSEEN) < 0.7 * error_of(from_nothing, UNSEEN)
     for name, ensemble in adapted.ensembles.items():
@@ -147,9 +147,9 @@ def test_of_few_kernels_going_on_from_another_device_is_better_than_from_nothing
 
 def test_a_start_that_is_of_no_use_is_not_kept() -> None:
     nonsense = {k: Timing(law_s(k) * 10 ** (hash(k.args) % 5)) for k in some_kernels(9, 300)}
-    useless = fit_profile(Profile(profile().facts, nonsense), num_steps=250)
+    useless = fit_profile(Profile(profile().facts, nonsense), num_steps=100)
     small = Profile(profile().facts, dict(list(profile().timings.items())[:450]))
-    plain, started = (fit_profile(small, num_steps=250, start=each) for each in (None, useless))
+    plain, started = (fit_profile(small, num_steps=100, start=each) for each in (None, useless))
     for name, ensemble in started.ensembles.items():
         same = zip(ensemble.weights, plain.ensembles[name].weights, strict=True)
         assert all(torch.equal(a, b) for a, b in same)

@@ -21,7 +21,8 @@ from paceline.teams.backend import device_in_use
 from paceline.teams.team import Team
 from paceline.teams.workers import Workers
 
-_PROBE_S = 0.6
+_PROBE_S = 0.4
+_TOGETHER_S = 1.0
 _ROUNDS = 3
 _MOST_ALONE = 2
 _COMMUNICATE_S = 0.6
@@ -90,40 +91,36 @@ def _slowdown(
     The first is how long a unit takes over the processor's time that it gets, times how much more
     of that workers need than their profile says, or than alone.
     """
-    probed = _probed_together(unit, workers)
-    wait = statistics.median(each.took_s / each.used_s for each in probed)
+    together = _computed_together(unit, workers)
     needs = _needs_of_profile(reference, workers) if reference else _needs_alone(unit, workers)
-    return workers.world.agree(wait, "mean") * needs, _jitter(probed, workers)
+    return together.took_s / together.used_s * needs, together.relative_jitter
 
 
 def _slowdown_of_step(step: KnownStep, workers: Workers) -> tuple[float, float]:
-    """How many times as long the step takes while all compute as its profile says; and jitter.
+    """How many times as long the step takes while all compute as its profile says; and jitter."""
+    together = _computed_together(step.run, workers)
+    return together.took_s / step.expected_s, together.relative_jitter
 
-    Workers differ from each other for as long as they run, and all wait for the slowest whenever
-    they meet. Where they share cores, those who are through leave theirs to it: then all are
-    through when the work of all is done, which is what a step takes on average. But no worker is
-    through before it has used the processor for as long as it needs.
+
+def _computed_together(unit: Callable[[], None], workers: Workers) -> _Probed:
+    """What a unit takes while all workers compute: until all have done as many of them.
+
+    Workers differ, and in training all wait for the slowest. Where they share cores, a scheduler
+    lets some wait for long, but those who are through leave their cores to them.
     """
-    probed = _probed_together(step.run, workers)
-    took_s = workers.world.agree(statistics.median(each.took_s for each in probed), "mean")
-    used_s = workers.world.agree(statistics.median(each.used_s for each in probed), "max")
-    return max(took_s, used_s) / step.expected_s, _jitter(probed, workers)
-
-
-def _probed_together(unit: Callable[[], None], workers: Workers) -> list[_Probed]:
-    """What a unit takes while all workers compute, several times."""
-    found = []
+    world = workers.world
+    world.agree(0.0)
+    first = _probed(unit)
+    used_s, jitter = world.agree(first.used_s, "mean"), world.agree(first.jitter, "mean")
+    count = max(2, round(_TOGETHER_S / world.agree(first.took_s, "mean")))
+    times = []
     for _ in range(_ROUNDS):
-        workers.world.agree(0.0)
-        found.append(_probed(unit))
-    return found
-
-
-def _jitter(probed: list[_Probed], workers: Workers) -> float:
-    """How much the processor's time for a unit varies, on average over all workers."""
-    # Who is through leaves the core to the others: the slowest is then less late.
-    own = statistics.median(each.jitter * each.used_s / each.took_s for each in probed)
-    return workers.world.agree(own, "mean")
+        world.agree(0.0)
+        begun = time.perf_counter()
+        for _ in range(count):
+            unit()
+        times.append(world.agree(time.perf_counter() - begun, "max"))
+    return _Probed(took_s=statistics.median(times) / count, used_s=used_s, jitter=jitter)
 
 
 def _needs_alone(unit: Callable[[], None], workers: Workers) -> float:
@@ -173,6 +170,11 @@ class _Probed:
     used_s: float
     jitter: float
     """How much units differ: the standard deviation of ``used_s`` over its mean."""
+
+    @property
+    def relative_jitter(self) -> float:
+        """The same over ``took_s``: who is through leaves the core to others, who catch up."""
+        return self.jitter * self.used_s / self.took_s
 
 
 def _probed(unit: Callable[[], None]) -> _Probed:
