@@ -22,10 +22,14 @@ from paceline.teams.measured_workers import (
 )
 
 
+def measure_with_profile(workers: Workers) -> MeasuredWorkers:
+    return measure_workers(workers, device="cpu-core")
+
+
 def test_all_workers_hear_the_same_and_a_cluster_takes_it_over() -> None:
-    first, *others = run_job(measure_workers, nodes=(2, 1))
+    first, *others = run_job(measure_with_profile, nodes=(2, 1))
     assert all(other == first for other in others)
-    assert first.slowdown >= 1.0
+    assert first.slowdown > 0
     assert 0 <= first.inside_interference < 1
     assert 0 <= first.between_interference < 1
     cluster = measured_cluster(load_cluster("local"), (2, 1), [], workers=first)
@@ -40,17 +44,8 @@ def measure(workers: Workers) -> MeasuredWorkers:
 
 def test_one_worker_has_nobody_in_its_way() -> None:
     (only,) = run_job(measure, nodes=(1,))
+    assert only.slowdown >= 0.9  # as one alone, which it is
     assert only.inside_interference == only.between_interference == 0
-
-
-def measure_with_profile(workers: Workers) -> MeasuredWorkers:
-    return measure_workers(workers, device="cpu-core")
-
-
-def test_workers_are_compared_with_their_profile() -> None:
-    first, *others = run_job(measure_with_profile, nodes=(2,))
-    assert all(other == first for other in others)
-    assert first.slowdown > 0
 
 
 def measure_by_a_step(workers: Workers) -> MeasuredWorkers:

@@ -21,7 +21,7 @@ def test_the_emulated_link_is_found(
     out = tmp_path / "measured.toml"
     lab = ("lab", "run", "--nodes", "2", "--workers", str(workers), "--link", "200mbit")
     measure = ("python", "-m", "paceline.cli.main", "measure", "links", "--out", str(out))
-    done = run_cli(*lab, "--emulation", emulation, "--", *measure, "--largest", "512 KiB", "--json")
+    done = run_cli(*lab, "--emulation", emulation, "--", *measure, "--largest", "256 KiB", "--json")
     assert done.returncode == 0, done.stderr
     # One worker answers for all; the lab puts its place before each line.
     prefix = "[node0:0] "
