@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,18 @@ def measure(workers: Workers) -> list[MeasuredLink]:
     return measure_links(workers, sizes_bytes=SIZES)
 
 
+@cache
+def measured(nodes: tuple[int, ...]) -> list[list[MeasuredLink]]:
+    """What every worker of such a job finds."""
+    return run_job(measure, nodes=nodes)
+
+
 @pytest.mark.parametrize(
     ("nodes", "places"),
     [((2, 1), ["inside", "between"]), ((2,), ["inside"]), ((1, 1), ["between"]), ((1,), [])],
 )
 def test_the_links_that_a_job_has(nodes: tuple[int, ...], places: list[str]) -> None:
-    first, *others = run_job(measure, nodes=nodes)
+    first, *others = measured(nodes)
     assert all(other == first for other in others)
     assert [one.place for one in first] == places
     for one in first:
@@ -41,7 +48,7 @@ def test_the_links_that_a_job_has(nodes: tuple[int, ...], places: list[str]) -> 
 
 
 def test_the_cluster_has_the_jobs_nodes_and_links_and_the_rest_of_its_base() -> None:
-    first = run_job(measure, nodes=(2, 1))[0]
+    first = measured((2, 1))[0]
     cluster = measured_cluster(load_cluster("local"), (2, 1), first)
     assert cluster.workers_per_node == (2, 1)
     assert {node.device.name for node in cluster.nodes} == {"cpu-core"}

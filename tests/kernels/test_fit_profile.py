@@ -137,8 +137,8 @@ def error_of(model: FittedModel, kernels: list[Kernel]) -> float:
 def test_of_few_kernels_going_on_from_another_device_is_better_than_from_nothing() -> None:
     few = {kernel: Timing(slower_s(kernel)) for kernel in some_kernels(8, 100)}
     here = Profile(profile().facts, few)
-    from_nothing = fit_profile(here, num_steps=100)
-    adapted = fit_profile(here, num_steps=100, start=fitted())
+    from_nothing = fit_profile(here, num_steps=250)
+    adapted = fit_profile(here, num_steps=250, start=fitted())
     assert error_of(adapted, UNSEEN) < 0.5 * error_of(fitted(), UNSEEN)
     assert error_of(adapted, UNSEEN) < 0.7 * error_of(from_nothing, UNSEEN)
     for name, ensemble in adapted.ensembles.items():
