@@ -74,7 +74,6 @@ def kernels(
         settings_for,
     )
     from paceline.kernels.profile import SUFFIX, Profile
-    from paceline.steps import load_step
 
     if not out.name.endswith(SUFFIX):
         raise ValueError(f"A profile's name ends with {SUFFIX}: give --out {out.stem}{SUFFIX}.")
@@ -83,14 +82,14 @@ def kernels(
 
         torch.set_num_threads(threads)
     steps = [
-        load_step(
+        step_options.make_step(
             name,
             batch=batch,
-            precision=precision,  # type: ignore[arg-type]
-            memory_format=memory_format,  # type: ignore[arg-type]
+            precision=precision,
+            memory_format=memory_format,
             optimizer=optimizer,
-            input_shape=frame.parse_shape(input_shape),
-            num_classes=classes,
+            input_shape=input_shape,
+            classes=classes,
         )
         for name in model or ()
     ]

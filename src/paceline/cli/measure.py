@@ -68,7 +68,7 @@ def links(
     from paceline.cluster import dump_cluster, load_cluster
     from paceline.cluster.units import parse_size
     from paceline.rehearse.known_step import known_step
-    from paceline.steps import capture_step, load_step
+    from paceline.steps import capture_step
     from paceline.teams import find_workers
     from paceline.teams.backend import device_in_use
     from paceline.teams.launcher import find_place
@@ -82,14 +82,14 @@ def links(
 
     def make_step(where: str) -> Step:
         assert model is not None
-        return load_step(
+        return step_options.make_step(
             model,
             batch=batch,
-            precision=precision,  # type: ignore[arg-type]
-            memory_format=memory_format,  # type: ignore[arg-type]
+            precision=precision,
+            memory_format=memory_format,
             optimizer=optimizer,
-            input_shape=frame.parse_shape(input_shape),
-            num_classes=classes,
+            input_shape=input_shape,
+            classes=classes,
             device=where,
         )
 

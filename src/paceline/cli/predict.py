@@ -98,17 +98,16 @@ def predict(
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
 
     from paceline.rehearse import predict as predict_step
-    from paceline.steps import load_step
     from paceline.strategies import strategy_names
 
-    step = load_step(
+    step = step_options.make_step(
         model,
         batch=batch,
-        precision=precision,  # type: ignore[arg-type]
-        memory_format=memory_format,  # type: ignore[arg-type]
+        precision=precision,
+        memory_format=memory_format,
         optimizer=optimizer,
-        input_shape=frame.parse_shape(input_shape),
-        num_classes=classes,
+        input_shape=input_shape,
+        classes=classes,
     )
     if compare and cluster is None:
         raise ValueError("--compare needs a --cluster: one worker alone needs no strategy.")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from paceline.cli import frame
+
+if TYPE_CHECKING:
+    from paceline.steps import Step
 
 Batch = Annotated[int, typer.Option("--batch", min=1, help="Samples a worker and step.")]
 PrecisionName = Annotated[str, typer.Option("--precision", help="fp32, tf32, bf16 or fp16.")]
@@ -21,3 +26,29 @@ Classes = Annotated[int, typer.Option("--classes", min=1, help="Classes of your 
 
 BATCH, SHAPE, CLASSES = 32, "3x224x224", 1000
 """What the options are by default."""
+
+
+def make_step(
+    model: str,
+    *,
+    batch: int,
+    precision: str,
+    memory_format: str,
+    optimizer: str | None,
+    input_shape: str,
+    classes: int,
+    device: str = "meta",
+) -> Step:
+    """The step that the options describe; ValueError with a sentence if there is no such step."""
+    from paceline.steps import load_step
+
+    return load_step(
+        model,
+        batch=batch,
+        precision=precision,  # type: ignore[arg-type]
+        memory_format=memory_format,  # type: ignore[arg-type]
+        optimizer=optimizer,
+        input_shape=frame.parse_shape(input_shape),
+        num_classes=classes,
+        device=device,
+    )

@@ -87,9 +87,14 @@ def built_in_table(name: str) -> Table:
     return load_table(built_in_profile(name))
 
 
+def nearest_profiled(device_type: str) -> str:
+    """The profiled device that is nearest to a "cuda" or "cpu" device nobody knows yet."""
+    return "cpu" if device_type == "cpu" else _CARRIED_FROM
+
+
 def model_to_start_from(device_type: str) -> FittedModel:
-    """What comes with paceline and is nearest to a "cuda" or "cpu" device nobody knows yet."""
-    return _built_in("cpu" if device_type == "cpu" else _CARRIED_FROM)
+    """What comes with paceline and was learned on the nearest device."""
+    return _built_in(nearest_profiled(device_type))
 
 
 def built_in_profile(name: str) -> Path:

@@ -15,7 +15,7 @@ import torch
 
 from paceline.cluster.device import Precision
 from paceline.kernels.isolated import make_timer
-from paceline.kernels.library import built_in_profile
+from paceline.kernels.library import built_in_profile, nearest_profiled
 from paceline.kernels.measure_host import (
     measure_busy_steps,
     measure_dispatch,
@@ -42,7 +42,7 @@ def built_in_plan(device: str) -> Profile:
 
     Drawing a plan means capturing hundreds of steps, which takes minutes; this takes seconds.
     """
-    built_in = load_profile(built_in_profile("cpu" if device == "cpu" else "h200"))
+    built_in = load_profile(built_in_profile(nearest_profiled(device)))
     kernels = list(built_in.timings)
     random.Random(0).shuffle(kernels)  # a budget that ends early has seen all kinds
     return Profile(

@@ -144,7 +144,8 @@ def adapt_ensemble(
     biases = [each.clone() for each in start.biases]
     data = _Data(inputs, wanted, torch.from_numpy(importance), generator)
     missing = wanted - _forward(inputs, weights, biases)
-    biases[-1] += missing.mean(1).reshape(NUM_MEMBERS, 1, 1)
+    for member in range(NUM_MEMBERS):
+        biases[-1][member] += missing[member, data.seen(member)].mean()
     for each in (*weights, *biases):
         each.requires_grad_()
     _descend(data, weights, biases, len(own.ops), num_steps, generator, progress, _ADAPTING)
