@@ -47,7 +47,7 @@ ENTRIES = ("ddp", "sync", "local-sgd", "daso")
 # Cycling from the first step on: its pace is measured here, not that of the first four steps.
 OPTIONS: dict[str, dict[str, Any]] = {"daso": {"warmup_steps": 0}}
 PERIODS = {"ddp": 1, "sync": 1, "local-sgd": 8, "daso": 4}
-ROUNDS = 4
+ROUNDS = 6
 TURN_S = 1.5
 SIZES_BYTES = tuple(2**power for power in (12, 14, 16, 18, 20, 21, 22, 23))
 MEAN_BAR, WORST_BAR = 0.10, 0.20
@@ -134,7 +134,7 @@ def real_step(model: str) -> Step:
 
 
 def mean_of(one: MeasuredWorkers, other: MeasuredWorkers) -> MeasuredWorkers:
-    names = [each.name for each in fields(MeasuredWorkers)]
+    names = [each.name for each in fields(MeasuredWorkers) if getattr(one, each.name) is not None]
     return MeasuredWorkers(
         **{name: (getattr(one, name) + getattr(other, name)) / 2 for name in names}
     )

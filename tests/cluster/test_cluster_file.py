@@ -83,6 +83,14 @@ def test_half_of_the_bandwidth_is_read_and_written() -> None:
     assert parse_cluster(dump_cluster(cluster), "again") == cluster
 
 
+def test_interference_is_read_and_written() -> None:
+    own = "shared = true\ninterference = 0.6\nlone_interference = 0.0"
+    cluster = parse_cluster(GOOD.replace("shared = true", own), "rooms.toml")
+    assert [node.between.interference for node in cluster.nodes] == [0.6, 0.0]
+    assert [node.between.lone_interference for node in cluster.nodes] == [0.0, None]
+    assert parse_cluster(dump_cluster(cluster), "again") == cluster
+
+
 def test_an_own_device_goes_before_a_built_in_one() -> None:
     cluster = parse_cluster(GOOD.replace("my-gpu", "v100-32gb"), "rooms.toml")
     assert cluster.nodes[0].device.memory_bytes == 16 * 10**9
@@ -121,6 +129,8 @@ BAD = [
     ("count = 2", "count = 2.5", "node[0].count", "at least 1, not 2.5"),
     ("shared = true", "shared = 1", "between.shared", "true or false, not 1"),
     ("shared = true", "half_bandwidth_at = 4", "between.half_bandwidth_at", "has no unit: write"),
+    ("shared = true", "interference = 1", "between.interference", "0 to below 1"),
+    ("shared = true", "lone_interference = -0.1", "between.lone_interference", "0 to below 1"),
     ("24.48", '"24.48"', "node[0].price_per_hour", "number of US dollars such as 24.48"),
     ("24.48", "-1", "node[0].price_per_hour", "number of US dollars such as 24.48"),
     ("24.48", "inf", "node[0].price_per_hour", "number of US dollars such as 24.48"),

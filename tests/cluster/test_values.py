@@ -163,5 +163,6 @@ def test_to_dict_is_plain_json_in_base_units() -> None:
         "shared": True,
         "half_bytes": 0,
         "interference": 0.0,
+        "lone_interference": None,
         "source": "",
     }

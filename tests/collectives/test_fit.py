@@ -46,6 +46,20 @@ def test_constants_minimise_the_mean_error() -> None:
     assert found == pytest.approx([1.0, 2.0], rel=1e-3)
 
 
+def test_what_weighs_more_is_met_more_closely() -> None:
+    true = Route(latency_s=5e-5, bandwidth_bytes_per_s=1e9)
+    # Three small messages out of ten are slower than any link explains together with the others.
+    odd = np.where(SIZES < 5e5, 4.0, 1.0)
+    times_s = np.asarray(predict(true)) * odd
+
+    def error_of_large_ones(weights: list[float] | None) -> float:
+        found = fit_route(predict, list(times_s), weights=weights)
+        return mean_error(np.asarray(predict(found))[3:], times_s[3:])
+
+    assert error_of_large_ones(list(np.sqrt(SIZES))) < error_of_large_ones(None)
+    assert error_of_large_ones(list(np.sqrt(SIZES))) < 0.03
+
+
 def test_times_that_do_not_grow_with_size_do_not_make_an_endless_bandwidth() -> None:
     times_s = np.random.default_rng(2).normal(5e-4, 2e-5, SIZES.size)
     times_s.sort()

@@ -32,9 +32,12 @@ def test_all_workers_hear_the_same_and_a_cluster_takes_it_over() -> None:
     assert first.slowdown > 0
     assert 0 <= first.inside_interference < 1
     assert 0 <= first.between_interference < 1
+    assert first.lone_interference is not None
+    assert 0 <= first.lone_interference < 1
     cluster = measured_cluster(load_cluster("local"), (2, 1), [], workers=first)
     assert {node.slowdown for node in cluster.nodes} == {first.slowdown}
     assert {node.between.interference for node in cluster.nodes} == {first.between_interference}
+    assert {node.between.lone_interference for node in cluster.nodes} == {first.lone_interference}
     assert parse_cluster(dump_cluster(cluster), "again") == cluster
 
 

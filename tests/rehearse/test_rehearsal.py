@@ -154,6 +154,26 @@ def test_an_exchange_that_is_late_is_merged_when_it_has_come() -> None:
     assert waiting_s / alone_s == pytest.approx((4 + 3 - 1) / 4, rel=0.12)
 
 
+def test_what_one_worker_of_each_node_sends_takes_its_own_share_of_computing() -> None:
+    """An exchange of two steps' length, every fourth step, that takes 0.6 of computing's speed."""
+    step = zoo_step("small-cnn", batch=64)
+    model = KernelModel(load_device("cpu-core"))
+    rehearsal = rehearse(step, "daso", node_sizes=(2, 2), warmup_steps=0)
+    alone_s = compute_cost(rehearsal.capture, model).timeline.step_s
+    # Two nodes: a ring moves each byte once, and the first worker of each carries the exchange.
+    exchanged = sum(each.num_bytes for each in begun(rehearsal, 0, 3) if each.team == "across")
+    cluster = across_cluster(exchanged / (2 * alone_s), (2, 2))
+
+    def step_s(**interference: float | None) -> float:
+        nodes = [n.replace(between=n.between.replace(**interference)) for n in cluster.nodes]
+        return float(rehearsal.time(cluster.replace(nodes=tuple(nodes)), model).step_s)
+
+    lost = (step_s(interference=0.9, lone_interference=0.6) - step_s()) / alone_s
+    assert lost == pytest.approx(0.6 * 2 / 4, rel=0.1)
+    # Not told, it is taken for a half of what all of a node's two workers take.
+    assert step_s(interference=0.9) == step_s(interference=0.9, lone_interference=0.45)
+
+
 @pytest.mark.parametrize(("name", "period"), [("local-sgd", 8), ("diloco", 32), ("sync", 1)])
 def test_a_rare_exchange_counts_with_its_share(name: str, period: int) -> None:
     step = zoo_step("small-cnn", batch=64)

@@ -39,7 +39,15 @@ _NODE_KEYS = (
     "jitter",
     "source",
 )
-_LINK_KEYS = ("latency", "bandwidth", "shared", "half_bandwidth_at", "interference", "source")
+_LINK_KEYS = (
+    "latency",
+    "bandwidth",
+    "shared",
+    "half_bandwidth_at",
+    "interference",
+    "lone_interference",
+    "source",
+)
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -148,13 +156,20 @@ def _read_link(link: Table, *, shared: bool) -> Link:
             if "half_bandwidth_at" in link
             else 0
         ),
-        interference=link.number(
-            "interference",
-            default=0.0,
-            is_right=lambda value: 0 <= value < 1,
-            accepted="a number from 0 to below 1 such as 0.1",
+        interference=_read_share(link, "interference"),
+        lone_interference=(
+            _read_share(link, "lone_interference") if "lone_interference" in link else None
         ),
         source=link.text("source", default=""),
+    )
+
+
+def _read_share(link: Table, key: str) -> float:
+    return link.number(
+        key,
+        default=0.0,
+        is_right=lambda value: 0 <= value < 1,
+        accepted="a number from 0 to below 1 such as 0.1",
     )
 
 
@@ -201,6 +216,8 @@ def _link_lines(header: str, link: Link) -> Iterator[str]:
         yield f"half_bandwidth_at = {_text(write_size(link.half_bytes))}"
     if link.interference:
         yield f"interference = {link.interference!r}"
+    if link.lone_interference is not None:
+        yield f"lone_interference = {link.lone_interference!r}"
     yield f"source = {_text(link.source)}"
 
 

@@ -23,5 +23,8 @@ class Link(Record):
     interference: Share = 0.0
     """The share of its speed that a worker's computing loses while a transfer is under way: cores
     or memory that copy data, multiprocessors that add it up."""
+    lone_interference: Share | None = None
+    """The same while only one worker of each node transfers; None: ``interference`` divided by the
+    number of a node's workers."""
     source: str = ""
     """Where the figures are from."""

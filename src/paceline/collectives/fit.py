@@ -22,12 +22,20 @@ _MOST_HALF_BYTES = 2.0**22
 _MOST_OVER_APPARENT = 20.0
 
 
-def mean_error(predicted_s: Numbers, measured_s: Numbers) -> float:
-    """The mean of |predicted / measured − 1|."""
-    return float(np.mean(np.abs(np.asarray(predicted_s) / measured_s - 1)))
+def mean_error(
+    predicted_s: Numbers, measured_s: Numbers, weights: Sequence[float] | None = None
+) -> float:
+    """The mean of |predicted / measured − 1|, each counted by its weight."""
+    errors = np.abs(np.asarray(predicted_s) / measured_s - 1)
+    return float(np.average(errors, weights=weights))
 
 
-def fit_route(predict: Callable[[Route], Numbers], times_s: Sequence[float]) -> Route:
+def fit_route(
+    predict: Callable[[Route], Numbers],
+    times_s: Sequence[float],
+    *,
+    weights: Sequence[float] | None = None,
+) -> Route:
     """The route for which ``predict`` comes closest to the measured times.
 
     ``half_bytes`` stays 0 where latency and bandwidth explain the times about as well alone.
@@ -48,19 +56,26 @@ def fit_route(predict: Callable[[Route], Numbers], times_s: Sequence[float]) -> 
     # Where to start: the formulas are linear in latency and in seconds per byte.
     unit_s = np.asarray(predict(Route(latency_s=0.0, bandwidth_bytes_per_s=1.0)))
     apparent = float(np.max(unit_s / measured_s))
-    simple = fit_constants(predict_from, (min(times_s) / 4, apparent), measured_s)
-    full = fit_constants(predict_from, (*simple, 1e4), measured_s)
-    gain = mean_error(predict_from(simple), measured_s) / mean_error(predict_from(full), measured_s)
-    return route(full if gain > _WORTH_A_CONSTANT else simple)
+    start = (min(times_s) / 4, apparent)
+    simple = fit_constants(predict_from, start, measured_s, weights=weights)
+    full = fit_constants(predict_from, (*simple, 1e4), measured_s, weights=weights)
+    error, least = (
+        mean_error(predict_from(constants), measured_s, weights) for constants in (simple, full)
+    )
+    return route(full if error > _WORTH_A_CONSTANT * least else simple)
 
 
 def fit_constants(
-    predict: Callable[[Array], Numbers], start: Sequence[float], measured_s: Array
+    predict: Callable[[Array], Numbers],
+    start: Sequence[float],
+    measured_s: Array,
+    *,
+    weights: Sequence[float] | None = None,
 ) -> Array:
     """Positive constants with the least mean error, found from ``start``."""
 
     def cost(logarithms: Array) -> float:
-        return mean_error(predict(np.exp(logarithms)), measured_s)
+        return mean_error(predict(np.exp(logarithms)), measured_s, weights)
 
     best = np.log(np.asarray(start, dtype=np.float64))
     # A simplex can collapse before it is there; a fresh one goes on.

@@ -334,8 +334,9 @@ def _library(prices: Prices) -> Library:
 
 def _interference(node: Node) -> dict[TeamName, Numbers]:
     between, inside = node.between.interference, node.inside.interference
-    # Measured while all workers communicate; across, one of a node's workers does.
-    return {"world": between, "across": between / node.workers, "node": inside}
+    lone = node.between.lone_interference  # across, one of a node's workers communicates
+    across = between / node.workers if lone is None else lone
+    return {"world": between, "across": across, "node": inside}
 
 
 def _prices(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -107,7 +108,10 @@ def measured_cluster(
             slowdown=workers.slowdown,
             jitter=workers.jitter,
             inside=kind.inside.replace(interference=workers.inside_interference),
-            between=kind.between.replace(interference=workers.between_interference),
+            between=kind.between.replace(
+                interference=workers.between_interference,
+                lone_interference=workers.lone_interference,
+            ),
         )
     groups = [(workers, len(list(same))) for workers, same in groupby(node_sizes)]
     names = [kind.name] if len(groups) == 1 else [f"{kind.name}-{i}" for i in range(len(groups))]
@@ -210,7 +214,11 @@ def _fit(
     is_fitted = [kind == "all_reduce" for _, kind, _ in times_s]
     measured_s = np.array(list(times_s.values()))
     route = fit_route(
-        lambda route: np.array(predict(route))[is_fitted], list(measured_s[is_fitted])
+        lambda route: np.array(predict(route))[is_fitted],
+        list(measured_s[is_fitted]),
+        # Training sends megabytes: what they take counts for more than a message of a few KiB,
+        # whose time hangs on when a process is woken up.
+        weights=[math.sqrt(size) for _, kind, size in times_s if kind == "all_reduce"],
     )
     num_workers = num_nodes * workers_per_node
     link = Link(

@@ -44,6 +44,8 @@ class MeasuredWorkers:
     """The share of its speed that computing loses while the node's workers communicate."""
     between_interference: float
     """The same while all workers of all nodes do."""
+    lone_interference: float | None = None
+    """The same while one worker of each node does; None where nodes have one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +77,11 @@ def measure_workers(
         jitter=round(jitter, 3),
         inside_interference=_interference(unit, workers.node, workers) if inside else 0.0,
         between_interference=_interference(unit, workers.world, workers) if between else 0.0,
+        lone_interference=(
+            _interference(unit, workers.across, workers, is_member=workers.node.rank == 0)
+            if inside and between
+            else None
+        ),
     )
 
 
@@ -192,8 +199,10 @@ def _probed(unit: Callable[[], None]) -> _Probed:
     )
 
 
-def _interference(unit: Callable[[], None], team: Team, workers: Workers) -> float:
-    """The share of its speed that computing loses while a team all-reduces.
+def _interference(
+    unit: Callable[[], None], team: Team, workers: Workers, *, is_member: bool = True
+) -> float:
+    """The share of its speed that computing loses while a team's members all-reduce.
 
     Where communication gets slower as well, because both need the same cores, that is put down to
     computing: what counts is how much later both are through.
@@ -201,7 +210,7 @@ def _interference(unit: Callable[[], None], team: Team, workers: Workers) -> flo
     tensor = torch.zeros(_MESSAGE_BYTES // 4, device=device_in_use())
 
     def all_reduce(count: int) -> None:
-        for _ in range(count):
+        for _ in range(count if is_member else 0):
             team.all_reduce(tensor).wait()
 
     all_reduce(1)
@@ -218,9 +227,9 @@ def _interference(unit: Callable[[], None], team: Team, workers: Workers) -> flo
 
     share = statistics.median(lost() for _ in range(_ROUNDS))
     # A worker that is alone in its node has nothing to tell about the inside of nodes.
-    is_member = team.size > 1
-    members = workers.world.agree(float(is_member), "sum")
-    share = workers.world.agree(share if is_member else 0.0, "sum") / members
+    is_counted = is_member and team.size > 1
+    num_counted = workers.world.agree(float(is_counted), "sum")
+    share = workers.world.agree(share if is_counted else 0.0, "sum") / num_counted
     return round(min(share, _MOST_INTERFERENCE), 3) if share > _LEAST_INTERFERENCE else 0.0
 
 
