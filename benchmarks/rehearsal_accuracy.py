@@ -19,7 +19,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from paceline.rehearse.known_step import known_step
 from paceline.steps import Step, zoo_step
 from paceline.teams import Workers, find_workers
 from paceline.teams.measured_links import measure_links, measured_cluster
-from paceline.teams.measured_workers import MeasuredWorkers, measure_workers
+from paceline.teams.measured_workers import measure_workers
 
 LAYOUTS = ("2x1", "2x2", "4x1", "3x2")
 LINKS = ("50mbit", "200mbit", "1gbit")
@@ -47,7 +47,7 @@ ENTRIES = ("ddp", "sync", "local-sgd", "daso")
 # Cycling from the first step on: its pace is measured here, not that of the first four steps.
 OPTIONS: dict[str, dict[str, Any]] = {"daso": {"warmup_steps": 0}}
 PERIODS = {"ddp": 1, "sync": 1, "local-sgd": 8, "daso": 4}
-ROUNDS = 6
+ROUNDS = 4
 TURN_S = 1.5
 SIZES_BYTES = tuple(2**power for power in (12, 14, 16, 18, 20, 21, 22, 23))
 MEAN_BAR, WORST_BAR = 0.10, 0.20
@@ -133,11 +133,15 @@ def real_step(model: str) -> Step:
     return zoo_step(model, batch=MODELS[model], device="cpu")
 
 
-def mean_of(one: MeasuredWorkers, other: MeasuredWorkers) -> MeasuredWorkers:
-    names = [each.name for each in fields(MeasuredWorkers) if getattr(one, each.name) is not None]
-    return MeasuredWorkers(
-        **{name: (getattr(one, name) + getattr(other, name)) / 2 for name in names}
-    )
+def mean_of(one: Any, other: Any) -> Any:
+    """The mean of two measurements: of numbers, and of what is made of them."""
+    if one is None:
+        return None
+    if not is_dataclass(one):
+        return (one + other) / 2
+    names = [each.name for each in fields(one)]
+    means = {name: mean_of(getattr(one, name), getattr(other, name)) for name in names}
+    return replace(one, **means)  # type: ignore[type-var]
 
 
 def work(out: Path, models: list[str], entries: list[str]) -> None:

@@ -84,8 +84,11 @@ def test_half_of_the_bandwidth_is_read_and_written() -> None:
 
 
 def test_interference_is_read_and_written() -> None:
-    own = "shared = true\ninterference = 0.6\nlone_interference = 0.0"
+    own = "shared = true\ninterference = 0.6\nlone_interference = 0.0\n"
+    own += "busy_factor = 3.5\nlone_busy_factor = 1"
     cluster = parse_cluster(GOOD.replace("shared = true", own), "rooms.toml")
+    assert [node.between.busy_factor for node in cluster.nodes] == [3.5, 1.0]
+    assert [node.between.lone_busy_factor for node in cluster.nodes] == [1.0, None]
     assert [node.between.interference for node in cluster.nodes] == [0.6, 0.0]
     assert [node.between.lone_interference for node in cluster.nodes] == [0.0, None]
     assert parse_cluster(dump_cluster(cluster), "again") == cluster
@@ -131,6 +134,8 @@ BAD = [
     ("shared = true", "half_bandwidth_at = 4", "between.half_bandwidth_at", "has no unit: write"),
     ("shared = true", "interference = 1", "between.interference", "0 to below 1"),
     ("shared = true", "lone_interference = -0.1", "between.lone_interference", "0 to below 1"),
+    ("shared = true", "busy_factor = 0.5", "between.busy_factor", "from 1 on"),
+    ("shared = true", "lone_busy_factor = true", "between.lone_busy_factor", "from 1 on"),
     ("24.48", '"24.48"', "node[0].price_per_hour", "number of US dollars such as 24.48"),
     ("24.48", "-1", "node[0].price_per_hour", "number of US dollars such as 24.48"),
     ("24.48", "inf", "node[0].price_per_hour", "number of US dollars such as 24.48"),

@@ -164,5 +164,7 @@ def test_to_dict_is_plain_json_in_base_units() -> None:
         "half_bytes": 0,
         "interference": 0.0,
         "lone_interference": None,
+        "busy_factor": 1.0,
+        "lone_busy_factor": None,
         "source": "",
     }

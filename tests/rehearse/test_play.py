@@ -58,7 +58,8 @@ def priced(
 
 def play_node(recordings: list[Recording], *, serial: bool = True, **given: Any) -> Played:
     """One node's workers, all of them played."""
-    rules = {key: given.pop(key) for key in ("interference", "jitter") if key in given}
+    names = ("interference", "busy_factor", "jitter")
+    rules = {key: given.pop(key) for key in names if key in given}
     programs = priced(recordings, serial=serial, **given)
     own = NodeRules(workers=len(programs), serial=serial, collective=collective, **rules)
     return play([Role(program=p, rules=own, index=i) for i, p in enumerate(programs)])
@@ -92,6 +93,52 @@ def test_communication_under_way_takes_speed_from_computing() -> None:
         [program(events)], host_s=[0, 0], device_s=[3.0, 12.0], interference={"world": 0.2}
     )
     assert played.ends_s.max() == pytest.approx(17.0)
+
+
+@pytest.mark.parametrize(
+    ("work_s", "end_s"),
+    [
+        (0.0, 10.0),  # nobody computes: as ever
+        (8.0, 16.0),  # a fifth of it is done after 8 seconds, and the rest takes 8 more
+        (40.0, 40.0),  # four times as long, all of it beside computing
+        (60.0, 60.0),
+    ],
+)
+def test_a_collective_beside_computing_gets_on_more_slowly(work_s: float, end_s: float) -> None:
+    events = [world(1), call("work"), Await(1)]
+    factor = {"world": 4.0, "node": 1.0, "across": 1.0}
+    played = play_node([program(events)] * 2, work=work_s, busy_factor=factor)
+    assert played.ends_s.max() == pytest.approx(end_s)
+
+
+def test_only_what_is_computed_before_the_result_is_needed_slows_a_collective_down() -> None:
+    events = [call("work"), world(1), Await(1), call("work")]
+    factor = {"world": 4.0, "node": 1.0, "across": 1.0}
+    played = play_node([program(events)] * 2, work=5.0, busy_factor=factor)
+    assert played.ends_s.max() == pytest.approx(5.0 + ALL_REDUCE_S + 5.0)
+
+
+def test_what_gets_on_more_slowly_takes_no_more_from_computing() -> None:
+    events = [world(1), call("work"), Await(1)]
+    factor = {"world": 2.0, "node": 1.0, "across": 1.0}
+    played = play_node(
+        [program(events)] * 2, work=30.0, busy_factor=factor, interference={"world": 0.2}
+    )
+    # A tenth of computing's speed for 20 seconds, not a fifth.
+    assert played.ends_s.max() == pytest.approx(32.0)
+
+
+def test_an_exchange_in_the_background_gets_on_more_slowly_until_it_is_waited_for() -> None:
+    beside = (Begin(11, "across", "all_reduce", 1), Await(11))
+    steps: list[list[Any]] = [
+        [Beside(1, beside), call("work")],
+        [call("work")],
+        [Await(1), call("work")],
+    ]
+    factor = {"world": 1.0, "node": 1.0, "across": 5.0}
+    played = play_node([program(*steps)], work=10.0, busy_factor=factor)
+    # Two fifths of it are done after two steps; the rest takes 6 seconds.
+    assert played.ends_s.tolist() == [[10.0, 20.0, pytest.approx(36.0)]]
 
 
 def test_a_team_does_one_collective_at_a_time() -> None:

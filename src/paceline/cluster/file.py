@@ -46,6 +46,8 @@ _LINK_KEYS = (
     "half_bandwidth_at",
     "interference",
     "lone_interference",
+    "busy_factor",
+    "lone_busy_factor",
     "source",
 )
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -160,6 +162,10 @@ def _read_link(link: Table, *, shared: bool) -> Link:
         lone_interference=(
             _read_share(link, "lone_interference") if "lone_interference" in link else None
         ),
+        busy_factor=_read_factor(link, "busy_factor"),
+        lone_busy_factor=(
+            _read_factor(link, "lone_busy_factor") if "lone_busy_factor" in link else None
+        ),
         source=link.text("source", default=""),
     )
 
@@ -170,6 +176,15 @@ def _read_share(link: Table, key: str) -> float:
         default=0.0,
         is_right=lambda value: 0 <= value < 1,
         accepted="a number from 0 to below 1 such as 0.1",
+    )
+
+
+def _read_factor(link: Table, key: str) -> float:
+    return link.number(
+        key,
+        default=1.0,
+        is_right=lambda value: 1 <= value < inf,
+        accepted="a number from 1 on such as 1.5",
     )
 
 
@@ -218,6 +233,10 @@ def _link_lines(header: str, link: Link) -> Iterator[str]:
         yield f"interference = {link.interference!r}"
     if link.lone_interference is not None:
         yield f"lone_interference = {link.lone_interference!r}"
+    if link.busy_factor != 1.0:
+        yield f"busy_factor = {link.busy_factor!r}"
+    if link.lone_busy_factor is not None:
+        yield f"lone_busy_factor = {link.lone_busy_factor!r}"
     yield f"source = {_text(link.source)}"
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
+
 from paceline.cluster.record import CountOrZero, NotNegative, Positive, Record, Share
 
 
@@ -26,5 +30,10 @@ class Link(Record):
     lone_interference: Share | None = None
     """The same while only one worker of each node transfers; None: ``interference`` divided by the
     number of a node's workers."""
+    busy_factor: Annotated[float, Field(ge=1)] = 1.0
+    """How many times as long a transfer takes while all workers compute, where both need the same
+    cores."""
+    lone_busy_factor: Annotated[float, Field(ge=1)] | None = None
+    """The same of transfers of one worker of each node; None: ``busy_factor``."""
     source: str = ""
     """Where the figures are from."""

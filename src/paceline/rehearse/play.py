@@ -45,6 +45,8 @@ class NodeRules:
     collective: CollectiveCost
     interference: dict[TeamName, Numbers] = field(default_factory=dict)
     """The share of its speed that computing loses while a collective of a team is under way."""
+    busy_factor: dict[TeamName, Numbers] = field(default_factory=dict)
+    """How many times as long a team's collectives take while the workers compute; 1 if empty."""
     jitter: float = 0.0
     """How much a worker's time varies: its standard deviation over its mean."""
 
@@ -113,6 +115,49 @@ class _Over:
     team: TeamName
 
 
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """A member that has come to a collective."""
+
+    key: _Key
+    came_s: Numbers
+    busy_until_s: Numbers | None
+    """When it is through with what it computes before it needs the result, if that matters."""
+
+
+def _slowed(
+    alone_s: Numbers, factor: Numbers, start_s: Numbers, arrivals: Sequence[_Arrival]
+) -> Numbers:
+    """How many times as long a collective takes, with what its members compute beside it.
+
+    By itself it takes c, and f·c while they compute. If they do so for another w, the share w/(f·c)
+    of it is done by then, and the rest takes c times the other share: c + w·(1 - 1/f) in all.
+    """
+    until_s = start_s
+    for arrival in arrivals:
+        if arrival.busy_until_s is not None:
+            until_s = np.maximum(until_s, arrival.busy_until_s)
+    alone_s = np.maximum(alone_s, 1e-12)
+    beside_s = np.minimum(until_s - start_s, factor * alone_s)
+    return 1 + beside_s * (1 - 1 / factor) / alone_s
+
+
+def _work_beside(program: Program) -> dict[int, Numbers]:
+    """By ticket: seconds of work that a worker does before it waits for what it has begun."""
+    under_way: dict[int, Numbers] = {}
+    done: dict[int, Numbers] = {}
+    for step in program:
+        for operation in step:
+            if isinstance(operation, Meet | Beside):
+                under_way[operation.ticket] = 0.0
+            elif isinstance(operation, Work):
+                for ticket in under_way:
+                    under_way[ticket] = under_way[ticket] + operation.host_s + operation.device_s
+            elif isinstance(operation, Await) and operation.ticket in under_way:
+                done[operation.ticket] = under_way.pop(operation.ticket)
+    return done | under_way
+
+
 def play(roles: Sequence[Role], *, with_spans: bool = False) -> Played:
     """Play the roles' programs until all have ended."""
     return _Player(roles, with_spans=with_spans).play()
@@ -122,12 +167,15 @@ class _Player:
     def __init__(self, roles: Sequence[Role], *, with_spans: bool) -> None:
         self._roles = roles
         self._over: dict[_Key, _Over] = {_AT_ONCE: _Over(0.0, "node")}
-        self._arrivals: dict[tuple[bool, str, int], list[tuple[_Key, Numbers]]] = defaultdict(list)
+        self._arrivals: dict[tuple[bool, str, int], list[_Arrival]] = defaultdict(list)
         self._counts: dict[tuple[int, bool, str], int] = defaultdict(int)
         self._free_s: dict[tuple[bool, str], Numbers] = defaultdict(float)
         self._background_s: list[Numbers] = [0.0] * len(roles)
         self._asked_for: list[tuple[_Process, _Key | None]] = []
         self._last_beside: list[_Key | None] = [None] * len(roles)
+        self._work_beside = [
+            _work_beside(role.program) if role.rules.busy_factor else {} for role in roles
+        ]
         self._under_way: list[list[tuple[Numbers, Numbers, Numbers]]] = [[] for _ in roles]
         self._ends: list[list[Numbers]] = [[] for _ in roles]
         self._premature: npt.NDArray[np.bool_] = np.array(False)
@@ -158,7 +206,7 @@ class _Player:
         clock = _Clock()
         begun_s: Numbers = 0.0
         for number, operations in enumerate(self._roles[worker].program):
-            yield from self._run(worker, operations, clock, background=False)
+            yield from self._run(worker, operations, clock, None, background=False)
             clock.end_step()
             self._ends[worker].append(clock.ready_s)
             self._note(worker, "step", f"step {number}", begun_s, clock.ready_s)
@@ -167,20 +215,33 @@ class _Player:
     def _beside(self, worker: int, beside: Beside, asked: _Clock) -> _Process:
         start_s = np.maximum(asked.ready_s, self._background_s[worker])
         clock = _Clock(start_s, start_s, asked.variance, asked.node_variance)
-        yield from self._run(worker, beside.events, clock, background=True)
+        busy_until_s = None
+        if self._roles[worker].rules.busy_factor:
+            busy_until_s = asked.ready_s + self._work_beside[worker][beside.ticket]
+        yield from self._run(worker, beside.events, clock, busy_until_s, background=True)
         self._background_s[worker] = clock.ready_s
         self._over[worker, beside.ticket] = _Over(clock.ready_s, "across")
         self._note(worker, "background", "exchange", start_s, clock.ready_s)
 
     def _run(
-        self, worker: int, operations: Sequence[Operation], clock: _Clock, *, background: bool
+        self,
+        worker: int,
+        operations: Sequence[Operation],
+        clock: _Clock,
+        busy_until_s: Numbers | None,
+        *,
+        background: bool,
     ) -> _Process:
+        """``busy_until_s``: when the main program is through with what it computes beside this."""
         rules = self._roles[worker].rules
         for operation in operations:
             if isinstance(operation, Work):
                 self._work(worker, operation, clock, background=background)
             elif isinstance(operation, Meet):
-                if self._arrive(worker, operation, clock, background=background):
+                until_s = busy_until_s
+                if rules.busy_factor and not background:
+                    until_s = clock.ready_s + self._work_beside[worker][operation.ticket]
+                if self._arrive(worker, operation, clock, until_s, background=background):
                     continue
                 # What is computed next depends on when the others come.
                 yield worker, operation.ticket
@@ -267,32 +328,48 @@ class _Player:
         ]
         return end_s
 
-    def _arrive(self, worker: int, meet: Meet, clock: _Clock, *, background: bool) -> bool:
+    def _arrive(
+        self,
+        worker: int,
+        meet: Meet,
+        clock: _Clock,
+        busy_until_s: Numbers | None,
+        *,
+        background: bool,
+    ) -> bool:
         """A member comes to a collective; whether it was the last."""
         members, name = self._team(worker, meet.team)
         count = self._counts[worker, background, meet.team]
         self._counts[worker, background, meet.team] = count + 1
         arrivals = self._arrivals[background, name, count]
-        arrivals.append(((worker, meet.ticket), self._slowest_s(worker, meet.team, clock)))
+        came_s = self._slowest_s(worker, meet.team, clock)
+        arrivals.append(_Arrival((worker, meet.ticket), came_s, busy_until_s))
         if len(arrivals) < members:
             return False
-        came_s = arrivals[0][1]
-        for _, other_s in arrivals[1:]:
-            came_s = np.maximum(came_s, other_s)
-        start_s = np.maximum(came_s, self._free_s[background, name])
+        start_s = self._free_s[background, name]
+        for arrival in arrivals:
+            start_s = np.maximum(start_s, arrival.came_s)
         rules = self._roles[worker].rules
-        end_s = start_s + rules.collective(meet.team, meet.kind, meet.num_bytes, meet.at_once)
+        alone_s = rules.collective(meet.team, meet.kind, meet.num_bytes, meet.at_once)
+        slowed: Numbers = 1.0
+        end_s = start_s + alone_s
+        if rules.busy_factor:
+            slowed = _slowed(alone_s, rules.busy_factor[meet.team], start_s, arrivals)
+            end_s = start_s + alone_s * slowed
         self._free_s[background, name] = end_s
-        for key, _ in arrivals:
-            self._begin_and_end(key, meet, start_s, end_s)
+        for arrival in arrivals:
+            self._begin_and_end(arrival.key, meet, start_s, end_s, slowed)
         return True
 
-    def _begin_and_end(self, key: _Key, meet: Meet, start_s: Numbers, end_s: Numbers) -> None:
+    def _begin_and_end(
+        self, key: _Key, meet: Meet, start_s: Numbers, end_s: Numbers, slowed: Numbers
+    ) -> None:
         worker = key[0]
         self._over[key] = _Over(end_s, meet.team)
         share = self._roles[worker].rules.interference.get(meet.team, 0.0)
         if np.any(share):
-            self._under_way[worker].append((start_s, end_s, share))
+            # What is slowed down takes as much from computing, over a longer time.
+            self._under_way[worker].append((start_s, end_s, share / slowed))
         if self._spans is not None:
             self._note(
                 worker, meet.team, collective_name(meet.kind, meet.num_bytes), start_s, end_s

@@ -174,6 +174,7 @@ class Rehearsal:
                     replace(topology, inside=Route.of_link(node.inside)), _library(priced)
                 ),
                 interference=_interference(node),
+                busy_factor=_busy_factor(node),
                 jitter=node.jitter if jitter is None else jitter,
             )
             for priced, (node, count) in zip(prices, kinds, strict=True)
@@ -337,6 +338,17 @@ def _interference(node: Node) -> dict[TeamName, Numbers]:
     lone = node.between.lone_interference  # across, one of a node's workers communicates
     across = between / node.workers if lone is None else lone
     return {"world": between, "across": across, "node": inside}
+
+
+def _busy_factor(node: Node) -> dict[TeamName, Numbers]:
+    between = node.between
+    across = between.busy_factor if between.lone_busy_factor is None else between.lone_busy_factor
+    factors: dict[TeamName, Numbers] = {
+        "world": between.busy_factor,
+        "across": across,
+        "node": node.inside.busy_factor,
+    }
+    return {} if all(factor == 1 for factor in factors.values()) else factors
 
 
 def _prices(

@@ -17,6 +17,7 @@ from paceline.cluster import Cluster, Link
 from paceline.collectives import Kind, Numbers, Route, Topology, collective_s
 from paceline.collectives.fit import fit_route, mean_error
 from paceline.teams.backend import device_in_use, library_in_use
+from paceline.teams.company import Company
 from paceline.teams.measured_workers import MeasuredWorkers
 from paceline.teams.team import Team
 from paceline.teams.workers import Workers
@@ -107,11 +108,8 @@ def measured_cluster(
         kind = kind.replace(
             slowdown=workers.slowdown,
             jitter=workers.jitter,
-            inside=kind.inside.replace(interference=workers.inside_interference),
-            between=kind.between.replace(
-                interference=workers.between_interference,
-                lone_interference=workers.lone_interference,
-            ),
+            inside=_in_company(kind.inside, workers.inside),
+            between=_in_company(kind.between, workers.between, workers.lone),
         )
     groups = [(workers, len(list(same))) for workers, same in groupby(node_sizes)]
     names = [kind.name] if len(groups) == 1 else [f"{kind.name}-{i}" for i in range(len(groups))]
@@ -121,6 +119,18 @@ def measured_cluster(
     ]
     description = "; ".join(part for part in (base.description, "links measured") if part)
     return base.replace(nodes=tuple(nodes), description=description)
+
+
+def _in_company(link: Link, company: Company | None, lone: Company | None = None) -> Link:
+    """The link with what its transfers and computing cost each other."""
+    if company is None:
+        return link
+    return link.replace(
+        interference=company.interference,
+        busy_factor=company.busy_factor,
+        lone_interference=lone.interference if lone else None,
+        lone_busy_factor=lone.busy_factor if lone else None,
+    )
 
 
 def time_collective_s(team: Team, kind: Kind, num_bytes: int) -> float:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -18,17 +15,13 @@ from paceline.kernels.reference import reference_kernels
 from paceline.kernels.timer import CpuTimer, CudaTimer
 from paceline.steps.kernel import Kernel
 from paceline.teams.backend import device_in_use
-from paceline.teams.team import Team
+from paceline.teams.company import Company, measure_company
 from paceline.teams.workers import Workers
 
 _PROBE_S = 0.4
 _TOGETHER_S = 1.0
 _ROUNDS = 3
 _MOST_ALONE = 2
-_COMMUNICATE_S = 0.6
-_MESSAGE_BYTES = 4 << 20
-# Below this, a loss is noise; above the other, nothing would be left of computing.
-_LEAST_INTERFERENCE, _MOST_INTERFERENCE = 0.02, 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +33,12 @@ class MeasuredWorkers:
     of a device without a profile: as one worker alone."""
     jitter: float
     """How much a worker's time for the same work varies: its standard deviation over its mean."""
-    inside_interference: float
-    """The share of its speed that computing loses while the node's workers communicate."""
-    between_interference: float
-    """The same while all workers of all nodes do."""
-    lone_interference: float | None = None
-    """The same while one worker of each node does; None where nodes have one."""
+    inside: Company | None = None
+    """What computing and the node's all-reduces cost each other; None where nobody talks."""
+    between: Company | None = None
+    """The same of all-reduces of all workers of all nodes."""
+    lone: Company | None = None
+    """The same of those of one worker of each node; None where nodes have one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,18 +63,13 @@ def measure_workers(
         slowdown, jitter = _slowdown(unit, workers, _reference(device))
     else:
         slowdown, jitter = _slowdown_of_step(step, workers)
-    inside = max(workers.node_sizes) > 1
-    between = workers.num_nodes > 1
+    has_inside, has_between = max(workers.node_sizes) > 1, workers.num_nodes > 1
     return MeasuredWorkers(
         slowdown=round(slowdown, 3),
         jitter=round(jitter, 3),
-        inside_interference=_interference(unit, workers.node, workers) if inside else 0.0,
-        between_interference=_interference(unit, workers.world, workers) if between else 0.0,
-        lone_interference=(
-            _interference(unit, workers.across, workers, is_member=workers.node.rank == 0)
-            if inside and between
-            else None
-        ),
+        inside=measure_company(unit, workers, "node") if has_inside else None,
+        between=measure_company(unit, workers, "world") if has_between else None,
+        lone=measure_company(unit, workers, "across") if has_inside and has_between else None,
     )
 
 
@@ -197,91 +185,6 @@ def _probed(unit: Callable[[], None]) -> _Probed:
         used_s=statistics.mean(used),
         jitter=statistics.stdev(used) / statistics.mean(used),
     )
-
-
-def _interference(
-    unit: Callable[[], None], team: Team, workers: Workers, *, is_member: bool = True
-) -> float:
-    """The share of its speed that computing loses while a team's members all-reduce.
-
-    Where communication gets slower as well, because both need the same cores, that is put down to
-    computing: what counts is how much later both are through.
-    """
-    tensor = torch.zeros(_MESSAGE_BYTES // 4, device=device_in_use())
-
-    def all_reduce(count: int) -> None:
-        for _ in range(count if is_member else 0):
-            team.all_reduce(tensor).wait()
-
-    all_reduce(1)
-    once_s = workers.world.agree(_timed_s(lambda: all_reduce(1)), "max")
-    count = max(1, round(_COMMUNICATE_S / once_s))
-    num_computing = 0 if tensor.is_cuda else _num_workers_here(workers) * torch.get_num_threads()
-
-    def lost() -> float:
-        # Where workers have to share cores, an all-reduce beside computing takes many times as
-        # long, and no two times as long: what it needs of the cores tells more.
-        if num_computing > (os.cpu_count() or 1):
-            return _lost_to_cores(lambda: all_reduce(count), num_computing, workers)
-        return _lost_beside(unit, lambda: all_reduce(count), workers)
-
-    share = statistics.median(lost() for _ in range(_ROUNDS))
-    # A worker that is alone in its node has nothing to tell about the inside of nodes.
-    is_counted = is_member and team.size > 1
-    num_counted = workers.world.agree(float(is_counted), "sum")
-    share = workers.world.agree(share if is_counted else 0.0, "sum") / num_counted
-    return round(min(share, _MOST_INTERFERENCE), 3) if share > _LEAST_INTERFERENCE else 0.0
-
-
-def _lost_to_cores(communicate: Callable[[], None], num_computing: int, workers: Workers) -> float:
-    """Communication takes cores, which ``num_computing`` threads that share them then miss."""
-    cores = float(os.cpu_count() or 1)
-    workers.world.agree(0.0)
-    busy_s, begun = _busy_s(), time.perf_counter()
-    communicate()
-    busy = (_busy_s() - busy_s) / (time.perf_counter() - begun)
-    return 1.0 - min(1.0, max(0.0, cores - busy) / num_computing) / min(1.0, cores / num_computing)
-
-
-def _busy_s() -> float:
-    """Seconds that this machine's cores have worked so far, for programs and in the kernel."""
-    user, nice, system, _idle, _iowait, irq, softirq, *_ = map(
-        int, Path("/proc/stat").read_text("ascii").split("\n", 1)[0].split()[1:]
-    )
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
-
-
-def _num_workers_here(workers: Workers) -> int:
-    """Workers of this job on this machine, which may be several nodes of a lab."""
-    name = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")
-    own = torch.tensor([zlib.crc32(name.encode())], dtype=torch.int64)
-    everyone = torch.zeros(workers.world.size, dtype=torch.int64)
-    workers.world.all_gather(everyone, own).wait()
-    return int((everyone == own).sum())
-
-
-def _lost_beside(
-    unit: Callable[[], None], communicate: Callable[[], None], workers: Workers
-) -> float:
-    """What computing loses beside communication, over what that takes by itself."""
-    workers.world.agree(0.0)
-    unit_s = _probed(unit).took_s
-    workers.world.agree(0.0)
-    free_s = _timed_s(communicate)
-    workers.world.agree(0.0)
-    # The team is the main program's, but nobody else uses it meanwhile.
-    pending = workers.background.run(communicate, device=device_in_use())
-    num_units, begun = 0, time.perf_counter()
-    while not pending.done():
-        unit()
-        num_units += 1
-    return (time.perf_counter() - begun - num_units * unit_s) / free_s
-
-
-def _timed_s(work: Callable[[], None]) -> float:
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
 
 
 def _probe() -> Callable[[], None]:
