@@ -167,17 +167,18 @@ def _run_job(num_workers: int, options: list[str]) -> int:
 def _table(measured: list[MeasuredLink], cluster: Cluster) -> Table:
     from paceline.cluster.units import format_bandwidth, format_duration, format_size
 
-    columns = ("link", "latency", "bandwidth", "half at", "per", "takes", "all-reduce", "broadcast")
-    table = Table(*columns)
+    columns = ("link", "latency", "bandwidth", "half at", "per", "takes", "busy")
+    table = Table(*columns, "all-reduce", "broadcast")
     for one in measured:
-        link = one.link
+        link, met = one.link, getattr(cluster.nodes[0], one.place)
         table.add_row(
             one.place,
             format_duration(link.latency_s),
             format_bandwidth(link.bandwidth_bytes_per_s, bits=one.place == "between"),
             format_size(link.half_bytes) if link.half_bytes else "-",
             "node" if link.shared else "worker",
-            f"{getattr(cluster.nodes[0], one.place).interference:.0%}",
+            f"{met.interference:.0%}",
+            f"x {met.busy_factor:.1f}",
             f"{one.mean_error_of('all_reduce'):.1%}",
             f"{one.mean_error_of('broadcast'):.1%}",
         )
