@@ -156,15 +156,14 @@ def _lost_beside(
     unit_s = took_s / num_units
     workers.world.agree(0.0)
     free_s = communicate()
+
+    def beside() -> None:
+        communicate()  # the team is the main program's, but nobody else uses it meanwhile
+
     workers.world.agree(0.0)
-    # The team is the main program's, but nobody else uses it meanwhile.
-    pending = workers.background.run(lambda: _ignore(communicate()), device=device_in_use())
+    pending = workers.background.run(beside, device=device_in_use())
     num_units, took_s = _computed(unit, lambda _: pending.done())
     return (took_s - num_units * unit_s) / free_s
-
-
-def _ignore(_: float) -> None:
-    pass
 
 
 def _computed(unit: Callable[[], None], is_enough: Callable[[float], bool]) -> tuple[int, float]:
