@@ -167,19 +167,22 @@ def _run_job(num_workers: int, options: list[str]) -> int:
 def _table(measured: list[MeasuredLink], cluster: Cluster) -> Table:
     from paceline.cluster.units import format_bandwidth, format_duration, format_size
 
-    columns = ("link", "latency", "bandwidth", "half at", "per", "takes", "busy")
-    table = Table(*columns, "all-reduce", "broadcast")
+    # Few links need it, and a terminal of 80 characters has no room for it.
+    with_half = any(one.link.half_bytes for one in measured)
+    columns = ["link", "latency", "bandwidth", *(["half at"] if with_half else [])]
+    table = Table(*columns, "per", "takes", "busy", "off by")
+    table.caption = "off by: all-reduces, broadcasts"
     for one in measured:
         link, met = one.link, getattr(cluster.nodes[0], one.place)
+        half = format_size(link.half_bytes) if link.half_bytes else "-"
         table.add_row(
             one.place,
             format_duration(link.latency_s),
             format_bandwidth(link.bandwidth_bytes_per_s, bits=one.place == "between"),
-            format_size(link.half_bytes) if link.half_bytes else "-",
+            *([half] if with_half else []),
             "node" if link.shared else "worker",
             f"{met.interference:.0%}",
             f"x {met.busy_factor:.1f}",
-            f"{one.mean_error_of('all_reduce'):.1%}",
-            f"{one.mean_error_of('broadcast'):.1%}",
+            f"{one.mean_error_of('all_reduce'):.0%}, {one.mean_error_of('broadcast'):.0%}",
         )
     return table
