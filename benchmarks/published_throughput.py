@@ -31,7 +31,7 @@ BAR = 0.06
 PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "fp16-amp": "fp16"}
 # Where a source does not say: NVIDIA's own choices for ResNet-50 (its configs.yml).
 USUAL_BATCH = {"V100-SXM2-16GB": 112, "A100-SXM4-80GB": 256}
-BERT_TOKENS = 128  # of BERT's first phase, which all of the sources measure
+BERT_TOKENS = 128  # assumed, the source does not say: those of the first phase of its training
 
 
 def abci(base: Cluster) -> Cluster:

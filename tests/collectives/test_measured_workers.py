@@ -95,6 +95,31 @@ def test_a_zoo_models_step_is_expected_to_take_what_is_predicted() -> None:
     assert slowdown > 0
 
 
+def stretch_what_takes_three_times_as_long(workers: Workers) -> float:
+    """Communication that takes 50 ms by itself, and 150 ms once somebody computes."""
+    is_computing = False
+
+    def unit() -> None:
+        nonlocal is_computing
+        is_computing = True
+        time.sleep(0.01)
+
+    def communicate() -> float:
+        begun = time.perf_counter()
+        time.sleep(0.05)
+        if is_computing:
+            time.sleep(0.1)
+        return time.perf_counter() - begun
+
+    return company._stretched(unit, communicate, workers)
+
+
+def test_communication_that_takes_longer_beside_computing_is_found_out() -> None:
+    (factor,) = run_job(stretch_what_takes_three_times_as_long, nodes=(1,))
+    # 3, unless a busy machine lets one of the sleeps take longer.
+    assert 2 < factor < 6
+
+
 def needs_of_two_profiles(workers: Workers) -> tuple[float, float]:
     """Against the real profile, and against one whose times are a thousandth of it."""
     reference = reference_kernels("cpu-core")

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paceline.collectives import Kind, Numbers
+from paceline.rehearse.busy import slowed, work_beside
 from paceline.rehearse.program import Meet, Operation, Program, Read, Work
 from paceline.rehearse.straggler import slowest_of
 from paceline.teams.virtual import Ask, Await, Beside, Pause, TeamName
@@ -125,37 +126,13 @@ class _Arrival:
     """When it is through with what it computes before it needs the result, if that matters."""
 
 
-def _slowed(
-    alone_s: Numbers, factor: Numbers, start_s: Numbers, arrivals: Sequence[_Arrival]
-) -> Numbers:
-    """How many times as long a collective takes, with what its members compute beside it.
-
-    By itself it takes c, and f·c while they compute. If they do so for another w, the share w/(f·c)
-    of it is done by then, and the rest takes c times the other share: c + w·(1 - 1/f) in all.
-    """
+def _busy_until_s(arrivals: Sequence[_Arrival], start_s: Numbers) -> Numbers:
+    """When the last member is through with what it computes beside a collective."""
     until_s = start_s
     for arrival in arrivals:
         if arrival.busy_until_s is not None:
             until_s = np.maximum(until_s, arrival.busy_until_s)
-    alone_s = np.maximum(alone_s, 1e-12)
-    beside_s = np.minimum(until_s - start_s, factor * alone_s)
-    return 1 + beside_s * (1 - 1 / factor) / alone_s
-
-
-def _work_beside(program: Program) -> dict[int, Numbers]:
-    """By ticket: seconds of work that a worker does before it waits for what it has begun."""
-    under_way: dict[int, Numbers] = {}
-    done: dict[int, Numbers] = {}
-    for step in program:
-        for operation in step:
-            if isinstance(operation, Meet | Beside):
-                under_way[operation.ticket] = 0.0
-            elif isinstance(operation, Work):
-                for ticket in under_way:
-                    under_way[ticket] = under_way[ticket] + operation.host_s + operation.device_s
-            elif isinstance(operation, Await) and operation.ticket in under_way:
-                done[operation.ticket] = under_way.pop(operation.ticket)
-    return done | under_way
+    return until_s
 
 
 def play(roles: Sequence[Role], *, with_spans: bool = False) -> Played:
@@ -174,7 +151,7 @@ class _Player:
         self._asked_for: list[tuple[_Process, _Key | None]] = []
         self._last_beside: list[_Key | None] = [None] * len(roles)
         self._work_beside = [
-            _work_beside(role.program) if role.rules.busy_factor else {} for role in roles
+            work_beside(role.program) if role.rules.busy_factor else {} for role in roles
         ]
         self._under_way: list[list[tuple[Numbers, Numbers, Numbers]]] = [[] for _ in roles]
         self._ends: list[list[Numbers]] = [[] for _ in roles]
@@ -351,25 +328,26 @@ class _Player:
             start_s = np.maximum(start_s, arrival.came_s)
         rules = self._roles[worker].rules
         alone_s = rules.collective(meet.team, meet.kind, meet.num_bytes, meet.at_once)
-        slowed: Numbers = 1.0
+        factor: Numbers = 1.0
         end_s = start_s + alone_s
         if rules.busy_factor:
-            slowed = _slowed(alone_s, rules.busy_factor[meet.team], start_s, arrivals)
-            end_s = start_s + alone_s * slowed
+            beside_s = _busy_until_s(arrivals, start_s) - start_s
+            factor = slowed(alone_s, rules.busy_factor[meet.team], beside_s)
+            end_s = start_s + alone_s * factor
         self._free_s[background, name] = end_s
         for arrival in arrivals:
-            self._begin_and_end(arrival.key, meet, start_s, end_s, slowed)
+            self._begin_and_end(arrival.key, meet, start_s, end_s, factor)
         return True
 
     def _begin_and_end(
-        self, key: _Key, meet: Meet, start_s: Numbers, end_s: Numbers, slowed: Numbers
+        self, key: _Key, meet: Meet, start_s: Numbers, end_s: Numbers, factor: Numbers
     ) -> None:
         worker = key[0]
         self._over[key] = _Over(end_s, meet.team)
         share = self._roles[worker].rules.interference.get(meet.team, 0.0)
         if np.any(share):
             # What is slowed down takes as much from computing, over a longer time.
-            self._under_way[worker].append((start_s, end_s, share / slowed))
+            self._under_way[worker].append((start_s, end_s, share / factor))
         if self._spans is not None:
             self._note(
                 worker, meet.team, collective_name(meet.kind, meet.num_bytes), start_s, end_s
