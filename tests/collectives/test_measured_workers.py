@@ -58,7 +58,6 @@ def test_all_workers_hear_the_same_and_a_cluster_takes_it_over() -> None:
 
 
 def measure(workers: Workers) -> MeasuredWorkers:
-    hurry()
     return measure_workers(workers)
 
 
