@@ -106,16 +106,22 @@ def _computed_together(unit: Callable[[], None], workers: Workers) -> _Probed:
     world = workers.world
     world.agree(0.0)
     first = _probed(unit)
-    used_s, jitter = world.agree(first.used_s, "mean"), world.agree(first.jitter, "mean")
     count = max(2, round(_TOGETHER_S / world.agree(first.took_s, "mean")))
-    times = []
+    took, used = [], []
     for _ in range(_ROUNDS):
         world.agree(0.0)
-        begun = time.perf_counter()
+        begun, before = time.perf_counter(), _processor_s()
         for _ in range(count):
             unit()
-        times.append(world.agree(time.perf_counter() - begun, "max"))
-    return _Probed(took_s=statistics.median(times) / count, used_s=used_s, jitter=jitter)
+        # At the same moments: a machine is faster at one and slower at another.
+        used_s, took_s = _processor_s() - before, time.perf_counter() - begun
+        used.append(world.agree(used_s, "mean"))
+        took.append(world.agree(took_s, "max"))
+    return _Probed(
+        took_s=statistics.median(took) / count,
+        used_s=statistics.median(used) / count,
+        jitter=world.agree(first.jitter, "mean"),
+    )
 
 
 def _needs_alone(unit: Callable[[], None], workers: Workers) -> float:
@@ -172,14 +178,18 @@ class _Probed:
         return self.jitter * self.used_s / self.took_s
 
 
+def _processor_s() -> float:
+    """Seconds that this process has computed so far; with a GPU the clock's."""
+    return time.perf_counter() if torch.cuda.is_available() else time.process_time()
+
+
 def _probed(unit: Callable[[], None]) -> _Probed:
-    clock = time.perf_counter if torch.cuda.is_available() else time.process_time
     used: list[float] = []
     begun = time.perf_counter()
     while time.perf_counter() - begun < _PROBE_S or len(used) < 2:
-        before = clock()
+        before = _processor_s()
         unit()
-        used.append(clock() - before)
+        used.append(_processor_s() - before)
     return _Probed(
         took_s=(time.perf_counter() - begun) / len(used),
         used_s=statistics.mean(used),
