@@ -184,6 +184,31 @@ def test_background_work_runs_beside_and_in_order() -> None:
     assert played.ends_s.tolist() == [[10.0, 32.0]]
 
 
+def test_it_does_not_matter_which_worker_of_a_node_carries_an_exchange() -> None:
+    # One talks to other nodes and then passes three results on; all of it takes half of the speed.
+    passed_on = [
+        event
+        for ticket in (3, 4, 5)
+        for event in (Begin(ticket, "node", "broadcast", 1), Await(ticket))
+    ]
+    carried = (Begin(2, "across", "all_reduce", 1), Await(2), *passed_on)
+
+    def worker(events: tuple[Any, ...]) -> Recording:
+        return program([Beside(1, events), Replay(0, 1), Await(1)])
+
+    rules: dict[str, Any] = {
+        "host_s": [0],
+        "device_s": [100.0],
+        "interference": {"across": 0.5, "node": 0.5},
+    }
+    carrier, other = worker(carried), worker(tuple(passed_on))
+    first = play_node([carrier, other], **rules).ends_s
+    second = play_node([other, carrier], **rules).ends_s
+    # 100 s, and half of the time of what is under way: 4 x 10 s of one, 3 x 10 of the other.
+    assert first.tolist() == [[120.0], [115.0]]
+    assert second.tolist() == [[115.0], [120.0]]
+
+
 def test_who_is_told_too_early_is_found_out() -> None:
     beside = Beside(1, (Begin(11, "across", "all_reduce", 1), Await(11)))
     for wait_s, premature in ((9.0, True), (11.0, False)):

@@ -30,6 +30,7 @@ CollectiveCost: TypeAlias = Callable[[TeamName, Kind, int, int], Numbers]
 """Seconds of a collective: team, kind, bytes, how many of the node's workers do one at once."""
 _Key: TypeAlias = tuple[int, int]  # worker, ticket
 _Process: TypeAlias = Generator[_Key, None, None]
+_Waiting: TypeAlias = list[tuple[_Process, _Key | None]]  # and what each waits for
 _AT_ONCE: _Key = (-1, 0)  # what a process waits for that only lets others go first
 
 
@@ -148,7 +149,7 @@ class _Player:
         self._counts: dict[tuple[int, bool, str], int] = defaultdict(int)
         self._free_s: dict[tuple[bool, str], Numbers] = defaultdict(float)
         self._background_s: list[Numbers] = [0.0] * len(roles)
-        self._asked_for: list[tuple[_Process, _Key | None]] = []
+        self._asked_for: _Waiting = []
         self._last_beside: list[_Key | None] = [None] * len(roles)
         self._work_beside = [
             work_beside(role.program) if role.rules.busy_factor else {} for role in roles
@@ -159,25 +160,33 @@ class _Player:
         self._spans: list[Span] | None = [] if with_spans else None
 
     def play(self) -> Played:
-        processes = [(self._main(worker), None) for worker in range(len(self._roles))]
-        waiting: list[tuple[_Process, _Key | None]] = list(processes)
-        while waiting:
-            progressed = False
-            still: list[tuple[_Process, _Key | None]] = []
-            for process, key in waiting:
-                if key is not None and key not in self._over:
-                    still.append((process, key))
-                    continue
-                progressed = True
-                blocked = next(process, None)
-                if blocked is not None:
-                    still.append((process, blocked))
-            # Background work goes first: what it takes from the main programs must be known.
-            waiting = [*self._asked_for, *still]
+        mains: _Waiting = [(self._main(worker), None) for worker in range(len(self._roles))]
+        beside: _Waiting = []
+        while mains or beside:
+            mains, has_moved = self._advance(mains)
+            assert has_moved or not mains, "workers wait for each other for ever"
+            # What background work takes from the main programs must be known before they go on.
+            beside = [*beside, *self._asked_for]
             self._asked_for = []
-            assert progressed or not waiting, "workers wait for each other for ever"
+            while has_moved:
+                beside, has_moved = self._advance(beside)
+            assert mains or not beside, "background work waits for ever"
         ends = np.array([np.stack(np.broadcast_arrays(*steps)) for steps in self._ends])
         return Played(ends_s=ends, premature=self._premature, spans=tuple(self._spans or ()))
+
+    def _advance(self, waiting: _Waiting) -> tuple[_Waiting, bool]:
+        """Let each go on that can, until it waits again; who is left, and whether anybody went."""
+        still: _Waiting = []
+        has_moved = False
+        for process, key in waiting:
+            if key is not None and key not in self._over:
+                still.append((process, key))
+                continue
+            has_moved = True
+            blocked = next(process, None)
+            if blocked is not None:
+                still.append((process, blocked))
+        return still, has_moved
 
     def _main(self, worker: int) -> _Process:
         clock = _Clock()
