@@ -5,7 +5,8 @@
 
 Each job measures its links and its workers first (what `paceline measure links` does), then trains
 with every entry, a few seconds with each in turn and several times round, so that a machine that
-gets slower for a while does so for all of them. The steps are then predicted from the measured
+gets slower for a while does so for all of them. Strategies whose order is not clear by then go on
+for more rounds. The steps are then predicted from the measured
 cluster and the kernel profile of this machine. ``--again`` predicts anew what was measured before.
 Needs root, for namespaces, and a quiet machine.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import sys
@@ -47,7 +49,9 @@ ENTRIES = ("ddp", "sync", "local-sgd", "daso")
 # Cycling from the first step on: its pace is measured here, not that of the first four steps.
 OPTIONS: dict[str, dict[str, Any]] = {"daso": {"warmup_steps": 0}}
 PERIODS = {"ddp": 1, "sync": 1, "local-sgd": 8, "daso": 4}
-ROUNDS = 4
+ROUNDS, MOST_ROUNDS = 6, 20
+# One strategy is faster than another if it is by so many standard errors.
+CLEAR_ERRORS = 3.0
 TURN_S = 1.5
 SIZES_BYTES = tuple(2**power for power in (12, 14, 16, 18, 20, 21, 22, 23))
 MEAN_BAR, WORST_BAR = 0.10, 0.20
@@ -120,12 +124,38 @@ def time_entries(names: list[str], model: str, workers: Workers) -> dict[str, li
         entry = make_entry(name, step, workers)
         turns[name] = Turns(entry, training_step(entry, step), PERIODS[name], workers)
         turns[name].warm_up()
-    for _ in range(ROUNDS):
-        for own in turns.values():
-            own.take()
+    taking_part = set(turns)
+    for number in range(1, MOST_ROUNDS + 1):
+        for name in names:
+            if name in taking_part:
+                turns[name].take()
+        if number >= ROUNDS:
+            taking_part = unclear({name: own.steps_s for name, own in turns.items()})
     for own in turns.values():
         own.entry.finish()
     return {name: own.steps_s for name, own in turns.items()}
+
+
+def by_how_much(one: list[float], other: list[float]) -> tuple[float, float]:
+    """How much longer the first takes, in the rounds that both took part in; and its error.
+
+    The median of the rounds, and its standard error by how far they are from it: a round that
+    something disturbed hardly counts.
+    """
+    more = [a / b - 1 for a, b in zip(one, other, strict=False)]
+    median = statistics.median(more)
+    deviation = 1.4826 * statistics.median(abs(each - median) for each in more)
+    return median, math.sqrt(math.pi / 2) * deviation / math.sqrt(len(more))
+
+
+def unclear(steps_s: dict[str, list[float]]) -> set[str]:
+    """Strategies of which the rounds so far do not say which one is faster."""
+    found: set[str] = set()
+    for pair in combinations([name for name in steps_s if name != "ddp"], 2):
+        more, error = by_how_much(steps_s[pair[0]], steps_s[pair[1]])
+        if abs(more) < CLEAR_ERRORS * error:
+            found.update(pair)
+    return found
 
 
 def real_step(model: str) -> Step:
@@ -222,7 +252,7 @@ def compare(measured: list[dict[str, Any]], model_file: Path | None) -> list[dic
 def wrong_orders(rows: list[dict[str, Any]]) -> list[str]:
     """Pairs of strategies of which the wrong one was predicted to be faster.
 
-    Beside each, by how much the faster one was faster, and in how many of the rounds it was.
+    Beside each, by how much the one is slower that was to be faster, with the standard error.
     """
     wrong = []
     cases: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
@@ -230,14 +260,15 @@ def wrong_orders(rows: list[dict[str, Any]]) -> list[str]:
         if row["entry"] != "ddp":  # predicted as sync, which it is
             cases.setdefault((row["layout"], row["link"], row["model"]), []).append(row)
     for case, own in cases.items():
-        by_time = sorted(own, key=lambda row: row["measured_s"])
-        for fast, slow in combinations(by_time, 2):
-            if fast["predicted_s"] > slow["predicted_s"]:
-                rounds = list(zip(fast["rounds_s"], slow["rounds_s"], strict=True))
+        by_prediction = sorted(own, key=lambda row: row["predicted_s"])
+        for fast, slow in combinations(by_prediction, 2):
+            more, error = by_how_much(fast["rounds_s"], slow["rounds_s"])
+            if more > 0:
+                num_rounds = min(len(fast["rounds_s"]), len(slow["rounds_s"]))
                 wrong.append(
-                    f"{' '.join(case)}: {fast['entry']} is faster than {slow['entry']} "
-                    f"by {slow['measured_s'] / fast['measured_s'] - 1:.1%}, "
-                    f"in {sum(a < b for a, b in rounds)} of {len(rounds)} rounds"
+                    f"{' '.join(case)}: {fast['entry']} takes {more:.1%} +- {error:.1%} longer "
+                    f"than {slow['entry']} over {num_rounds} rounds, and was predicted to take "
+                    f"{1 - fast['predicted_s'] / slow['predicted_s']:.1%} less"
                 )
     return wrong
 
