@@ -1,4 +1,4 @@
-"""Twenty labs, two at a time, one of each pair killed with SIGKILL at some moment of its life."""
+"""Twelve labs, two at a time, one of each pair killed with SIGKILL at some moment of its life."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.lab.lab import Lab
 from paceline.lab.layout import lay_out
 from paceline.lab.owner import is_orphan
 
-NUM_PAIRS = 10
+NUM_PAIRS = 6
 # Long enough for a lab to start, to build its network, to be up, and to be about to leave.
 LONGEST_LIFE_S = 1.8
 

@@ -15,7 +15,7 @@ from jobs import make_reproducible, run_job
 from paceline.teams import Workers
 from paceline.train import attach
 
-NUM_STEPS = 32
+NUM_STEPS = 24
 LAYOUTS = [(1,), (2,), (1, 1), (2, 2), (2, 2, 2), (2, 1)]
 # Flat for long, with a recovery in between: B goes 4, 2, 1, 8 within the run's steps.
 REPORTS = dict.fromkeys(range(5, 24), 1.0) | {9: 0.5}
