@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -65,6 +66,9 @@ class Running:
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, **environment},
+            # A test run that a shell put into the background ignores Ctrl-C; what it starts should
+            # not.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def wait_for_lines(self, word: str, number: int) -> None:

@@ -25,7 +25,7 @@ ORDER = (
     "cli",
 )
 # Root files import nothing of the folders, so anybody may import them.
-ROOT_FILES = ("version",)
+ROOT_FILES = ("ending", "version")
 
 PACKAGE = Path(paceline.__file__).parent
 # The package's own face, the root files, gathers names from everywhere.

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from paceline.cli import cluster, fit, frame, kernels, lab, measure, predict, race, strategies
+from paceline.ending import end_quickly
 from paceline.version import __version__
 
 app = frame.new_app(
@@ -41,6 +42,7 @@ def options(
 
 def main() -> None:
     """Entry point of the ``paceline`` command."""
+    end_quickly()
     sys.exit(frame.run(app, sys.argv[1:]))
 
 

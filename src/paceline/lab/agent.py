@@ -14,9 +14,12 @@ from torch.distributed import run
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+from paceline.ending import end_quickly
+
 
 def main() -> None:
     """Be torchrun; other exceptions, such as a failed rendezvous, keep their traceback."""
+    end_quickly()
     logging.disable(logging.ERROR)
     try:
         run.main()

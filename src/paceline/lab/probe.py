@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from paceline.ending import end_quickly
 from paceline.teams import Team, find_workers
 
 _NUM_CHUNKS = 16
@@ -39,6 +40,7 @@ def measure_link(team: Team, source: int, target: int, chunk_bytes: int) -> floa
 
 def main() -> None:
     """Measure every node's link to the next node; rank 0 writes the rates."""
+    end_quickly()
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--chunk-bytes", type=int, nargs="+", required=True)

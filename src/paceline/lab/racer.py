@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from paceline.ending import end_quickly
 from paceline.lab.entry import Entry, Start, entry_maker
 from paceline.lab.task import NUM_WARM_UP_STEPS, RaceSettings, Task, count_steps
 from paceline.lab.traffic import bytes_sent_from_node
@@ -38,6 +39,7 @@ class Record:
 
 def main() -> None:
     """Run one task as one of its workers."""
+    end_quickly()
     task = Task.from_json(Path(sys.argv[1]).read_text())
     settings = task.settings
     workers = find_workers()
