@@ -98,6 +98,7 @@ def predict(
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
 
     from paceline.rehearse import predict as predict_step
+    from paceline.rehearse.prediction import fastest
     from paceline.strategies import strategy_names
 
     step = step_options.make_step(
@@ -137,15 +138,17 @@ def predict(
     ]
     if json:
         plain = [prediction.to_dict() for prediction in predictions]
-        frame.print_json({"predictions": plain} if compare else plain[0])
+        first = [prediction.strategy for prediction in fastest(predictions)]
+        frame.print_json({"predictions": plain, "fastest": first} if compare else plain[0])
     elif compare:
         _show_all(predictions)
     else:
         _show(predictions[0])
     if trace is not None:
         sys.stderr.write(f"trace written to {trace}; open it at ui.perfetto.dev\n")
-    for warning in predictions[0].warnings:
-        sys.stderr.write(f"Note: {warning}\n")
+    notes = [*predictions[0].warnings, *_too_close(predictions)]
+    for note in notes:
+        sys.stderr.write(f"Note: {note}\n")
 
 
 def _own_device(
@@ -251,6 +254,19 @@ def _show_all(predictions: list[Prediction]) -> None:
     screen = frame.console()
     screen.print(table)
     screen.print(_legend())
+
+
+def _too_close(predictions: list[Prediction]) -> list[str]:
+    """What to say of strategies that a prediction cannot put in order."""
+    from paceline.rehearse.prediction import RESOLUTION, fastest
+
+    *others, last = [prediction.strategy for prediction in fastest(predictions)]
+    if not others:
+        return []
+    return [
+        f"{', '.join(others)} and {last} are within {RESOLUTION:.0%} of each other: predictions "
+        "are not accurate enough to say which one is the fastest."
+    ]
 
 
 def _run_columns(run: Run | None) -> tuple[str, ...]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from paceline.rehearse.run import Run
 
 Bottleneck = Literal["arithmetic", "memory bandwidth", "host", "communication"]
+
+# By how much two strategies must differ for a prediction to say which one is faster: the ratio of
+# their steps was off by 3 to 5 % on average in the lab (docs/rehearsal.md, Accuracy).
+RESOLUTION = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,3 +70,9 @@ class Prediction:
         if self.run is None:  # only where it was asked for
             return {key: value for key, value in asdict(self).items() if key != "run"} | own
         return asdict(self) | own
+
+
+def fastest(predictions: Sequence[Prediction]) -> list[Prediction]:
+    """Those that may be the fastest, as far as predictions can tell them apart; quickest first."""
+    in_order = sorted(predictions, key=lambda each: each.step_s)
+    return [each for each in in_order if each.step_s <= in_order[0].step_s * (1 + RESOLUTION)]
