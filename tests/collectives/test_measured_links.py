@@ -44,7 +44,8 @@ def test_the_links_that_a_job_has(nodes: tuple[int, ...], places: list[str]) -> 
         # Between processes of one machine: slower than its memory, faster than a modem.
         assert 1e6 < one.link.bandwidth_bytes_per_s < 1e12
         assert 0 <= one.link.latency_s < 1
-        assert one.link.source.startswith("measured: gloo")
+        num_workers = sum(nodes) if one.place == "between" else max(nodes)
+        assert one.link.source.startswith(f"measured: gloo, {num_workers} workers")
 
 
 def test_the_cluster_has_the_jobs_nodes_and_links_and_the_rest_of_its_base() -> None:

@@ -79,7 +79,7 @@ def measure_links(
     size = max(workers.node_sizes)
     if size > 1:
         times = _times_s("node", workers, sizes_bytes)
-        measured.append(_fit("inside", times, size, num_nodes=1, shared=False))
+        measured.append(_fit("inside", times, (size,), shared=False))
     if workers.num_nodes > 1:
         times = _times_s("across", workers, sizes_bytes)
         shared = _is_shared(workers, max(sizes_bytes)) if size > 1 else True
@@ -89,7 +89,7 @@ def measure_links(
             # they share cores or cards, and it is what synchronous training does.
             times |= _times_s("world", workers, sizes_bytes)
         measured.append(
-            _fit("between", times, size, num_nodes=workers.num_nodes, shared=shared, inside=inside)
+            _fit("between", times, workers.node_sizes, shared=shared, inside=inside)
         )
     return measured
 
@@ -198,9 +198,8 @@ def _is_shared(workers: Workers, num_bytes: int) -> bool:
 def _fit(
     place: Place,
     times_s: _Times,
-    workers_per_node: int,
+    node_sizes: Sequence[int],
     *,
-    num_nodes: int,
     shared: bool,
     inside: Route | None = None,
 ) -> MeasuredLink:
@@ -208,8 +207,8 @@ def _fit(
 
     def predict(route: Route) -> list[float]:
         whole = Topology(
-            num_nodes=num_nodes,
-            workers_per_node=workers_per_node,
+            num_nodes=len(node_sizes),
+            workers_per_node=max(node_sizes),
             inside=route if inside is None else inside,
             between=route,
             shared=shared,
@@ -230,13 +229,12 @@ def _fit(
         # whose time hangs on when a process is woken up.
         weights=[math.sqrt(size) for _, kind, size in times_s if kind == "all_reduce"],
     )
-    num_workers = num_nodes * workers_per_node
     link = Link(
         latency_s=_rounded(route.latency_s) if route.latency_s > _LEAST_LATENCY_S else 0.0,
         bandwidth_bytes_per_s=_rounded(route.bandwidth_bytes_per_s),
         half_bytes=round(_rounded(route.half_bytes)),
         shared=shared,
-        source=f"measured: {library}, {num_workers} workers, by 'paceline measure links'",
+        source=f"measured: {library}, {sum(node_sizes)} workers, by 'paceline measure links'",
     )
     samples = [
         Sample(
