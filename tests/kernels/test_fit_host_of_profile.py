@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from paceline.cluster.device import Precision
-from paceline.kernels import FittedModel, KernelModel, Profile, fit_profile
+from paceline.kernels import FittedModel, KernelModel, Profile, Timing, fit_profile
 from paceline.kernels.host import HostCosts
 from paceline.steps import Capture, capture_step, zoo_step
-from synthetic_profile import one_thread, profile
+from paceline.steps.recorder import Call
+from synthetic_profile import activation, one_thread, profile
 
 CASES: list[tuple[str, Precision]] = [
     (name, precision)
@@ -41,7 +42,10 @@ def host_s(case: tuple[str, Precision]) -> float:
 
 
 def fit(device_type: str, *, wrong: str = "", without: tuple[str, ...] = ()) -> FittedModel:
-    """Fit a profile whose steps have the true times, but for those of one network."""
+    """Fit a profile whose steps have the true times, but for those of one network.
+
+    It also has an operator that no step uses, measured in one large kernel alone.
+    """
     with one_thread():
         plain = fit_profile(profile(), num_steps=20)  # how good it is makes no difference here
     kernels = KernelModel(plain.device, plain, profile().measured())
@@ -61,10 +65,13 @@ def fit(device_type: str, *, wrong: str = "", without: tuple[str, ...] = ()) -> 
                 "spread": 0.1,
             }
         )
-    host_facts = {"dispatch_s": TRUE.dispatch_s, "tensor_s": TRUE.tensor_s}
+    large = activation("tanh", 1 << 24)
+    timings = {**profile().timings, large: Timing(0.08, 4, ("net",))}
+    dispatch_s = {**TRUE.dispatch_s, "tanh": 0.08}
+    host_facts = {"dispatch_s": dispatch_s, "tensor_s": TRUE.tensor_s}
     facts = {**profile().facts, "device_type": device_type, "host": host_facts, "steps": steps}
     with one_thread():
-        return fit_profile(Profile(facts, profile().timings), num_steps=20, without=without)
+        return fit_profile(Profile(facts, timings), num_steps=20, without=without)
 
 
 def check(host: HostCosts, tolerance: float) -> None:
@@ -77,10 +84,18 @@ def test_a_gpus_host_is_fitted_to_the_hosts_times() -> None:
     host = fit("cuda").host
     check(host, 0.03)
     assert host.spread < 0.03
+    # A GPU's call returns at once, however large the kernel.
+    assert host.dispatch_s["tanh"] == 0.08
 
 
 def test_a_cpus_host_is_what_its_steps_leave_beside_the_kernels() -> None:
-    check(fit("cpu").host, 0.1)
+    host = fit("cpu").host
+    check(host, 0.1)
+    # A CPU's call computes: what the large kernel takes is no dispatch.
+    assert "tanh" not in host.dispatch_s
+    assert host.bare_s(Call("tanh", "forward", (), live_bytes=0, num_tensors=1)) == pytest.approx(
+        4e-6, abs=2e-6
+    )
 
 
 def test_steps_of_a_network_that_is_left_out_are_not_used() -> None:

@@ -218,3 +218,27 @@ def test_recurrent_layers_on_a_gpu_come_with_a_warning() -> None:
         assert [each for each in said if each.startswith("LSTM: a GPU runs such a layer as one")]
     assert not [each for each in predict(step, device="cpu").warnings if "LSTM" in each]
     assert not predict(zoo_step("mlp", batch=4), device="h200").warnings
+
+
+class Squash(nn.Module):
+    """Operators that few networks use by themselves."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.exp(-inputs * torch.rsqrt(inputs * inputs + 1)).abs()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu-core"])
+def test_on_a_cpu_no_activation_makes_a_small_step_long(device: str) -> None:
+    def step_s(activation: nn.Module) -> float:
+        model = nn.Sequential(nn.Linear(256, 256), activation, nn.Linear(256, 10))
+        step = Step(
+            model=model,
+            inputs=torch.empty(32, 256, device="meta"),
+            targets=torch.empty(32, dtype=torch.int64, device="meta"),
+            loss=classification_loss,
+        )
+        return predict(step, device=device).step_s
+
+    usual_s = step_s(nn.ReLU())
+    others = [nn.Tanh(), nn.Mish(), nn.ELU(), nn.Hardswish(), nn.GELU(), Squash()]
+    assert max(step_s(each) for each in others) < 2 * usual_s

@@ -99,6 +99,11 @@ def test_inputs_without_a_tensor(inputs: Any) -> None:
         step(inputs=inputs)
 
 
+def test_an_optimizers_name_is_no_optimizer() -> None:
+    with pytest.raises(ValueError, match=r"^A step's optimizer cannot be 'adamw'; give an opt"):
+        step(optimizer="adamw")
+
+
 def test_unknown_precision_and_memory_format() -> None:
     with pytest.raises(ValueError, match=r"^The precision 'fp8' is unknown; .* fp32, tf32, bf16"):
         step(precision="fp8")

@@ -24,6 +24,8 @@ Report = Callable[[str, int, int], None]
 _MIN_KERNELS = 40  # a family with fewer is left to the roofline
 _MIN_TO_ADAPT = 8  # or to what was learned on another device, if it has as many
 _BUSY = 0.9  # of a step: below that the host limits it
+# A CPU's call returns when it has computed: of more bytes than these, that is most of its time.
+_DISPATCHED_BYTES = 1 << 19
 
 
 def fit_profile(
@@ -158,6 +160,29 @@ def _fit_gap_s(
     return max(0.0, float(np.dot(shares, missing) / np.dot(shares, shares)))
 
 
+def _dispatch_s(profile: Profile) -> dict[str, float]:
+    """Seconds a bare call by operator, as far as that can be told from what it computes.
+
+    An operator that is left out is predicted to cost the median.
+    """
+    dispatch_s: dict[str, float] = profile.facts["host"]["dispatch_s"]
+    if profile.facts.get("device_type") != "cpu":
+        return dispatch_s
+    smallest: dict[str, tuple[int, float]] = {}
+    for kernel, timing in profile.measured().items():
+        assert timing.seconds is not None
+        own = (kernel.num_bytes, timing.seconds)
+        smallest[kernel.op] = min(own, smallest.get(kernel.op, own))
+    found = {}
+    for op, seconds in dispatch_s.items():
+        # A view, or another name of an operator, has no kernel of its own.
+        num_bytes, kernel_s = smallest.get(op, (0, seconds))
+        if num_bytes <= _DISPATCHED_BYTES:
+            # A kernel takes its call, and what it computes; it may have been measured later.
+            found[op] = min(seconds, kernel_s)
+    return found
+
+
 def _captured(step: Mapping[str, Any]) -> Capture:
     return capture_step(zoo_step(step["model"], batch=step["batch"], precision=step["precision"]))
 
@@ -173,7 +198,7 @@ def _fit_host(
     steps = [step for step in profile.facts.get("steps", []) if step["model"] not in without]
     if not facts or not steps:
         return HostCosts()
-    bare = HostCosts(dispatch_s=facts["dispatch_s"], tensor_s=facts["tensor_s"])
+    bare = HostCosts(dispatch_s=_dispatch_s(profile), tensor_s=facts["tensor_s"])
     known: dict[tuple[object, ...], Capture] = {}  # the same step was measured more than once
     captures: list[Capture] = []
     for index, step in enumerate(steps):

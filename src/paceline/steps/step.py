@@ -57,6 +57,12 @@ class Step:
                 f"The memory format {self.memory_format!r} is unknown; take one of "
                 f"{', '.join(MEMORY_FORMATS)}."
             )
+        is_made = self.optimizer is None or isinstance(self.optimizer, Optimizer)
+        if not is_made and not callable(self.optimizer):
+            raise ValueError(
+                f"A step's optimizer cannot be {self.optimizer!r}; give an optimizer over the "
+                "model's parameters, or a function that makes one of them."
+            )
         if not any(True for _ in tensors_in(self.inputs)):
             raise ValueError("A step's inputs hold no tensor; give the model's batch.")
 

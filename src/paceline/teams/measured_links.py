@@ -88,9 +88,7 @@ def measure_links(
             # A ring through all workers is slower than one through one worker of each node, where
             # they share cores or cards, and it is what synchronous training does.
             times |= _times_s("world", workers, sizes_bytes)
-        measured.append(
-            _fit("between", times, workers.node_sizes, shared=shared, inside=inside)
-        )
+        measured.append(_fit("between", times, workers.node_sizes, shared=shared, inside=inside))
     return measured
 
 
