@@ -282,6 +282,14 @@ def test_all_strategies_side_by_side(here: Path, capsys: pytest.CaptureFixture[s
         (("mlp", "--compare"), "--compare needs a --cluster"),
         (("mlp", *CLUSTER, "--strategy", "dasso"), "did you mean 'daso'"),
         (("mlp", "--cluster", "no-such-cluster"), "no-such-cluster"),
+        (("mlp", "--nodes", "4"), "Nodes and workers are a cluster's"),
+        (("mlp", "--strategy", "dasso"), "did you mean 'daso'"),
+        (("mlp", *CLUSTER, "--jitter", "inf"), "not by inf"),
+        (("mlp", *CLUSTER, "--samples", "9", "--epochs", "inf"), "--epochs needs"),
+        (
+            ("mlp", *CLUSTER, "--strategy", "daso", "--option", "daso.perid=8"),
+            "did you mean 'period'",
+        ),
     ],
 )
 def test_bad_clusters_are_one_sentence(
@@ -295,6 +303,32 @@ def test_bad_clusters_are_one_sentence(
     assert sentence in err
     assert "Traceback" not in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_figures_of_devices_hold_on_a_cluster_too(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ("resnet18", "--cluster", "dgx-h200", "--nodes", "2", "--batch", "64")
+    own = predicted(capsys, *common)
+    slow = predicted(capsys, *common, "--flops", "1 TFLOP/s")
+    assert (own["device"], slow["device"]) == ("h200", "h200*")
+    # 1.8 GFLOP an image forward, and twice that backward.
+    assert slow["compute_s"] > 64 * 3 * 1.8e9 * 2 / 1e12 * 0.9 > 2 * own["compute_s"]
+    other = predicted(capsys, *common, "--device", "a100", "--memory-bandwidth", "1 TB/s")
+    assert other["device"] == "a100*"
+    assert other["memory_limit_bytes"] == 80e9
+
+
+def test_a_strategy_that_cannot_train_the_model_is_left_out(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Two trainable tensors, and streaming DiLoCo wants four fragments of them.
+    assert run("own_net.py:make", "--input", "3x8x8", *CLUSTER, "--compare", "--json") == 0
+    out, err = capsys.readouterr()
+    names = {value["strategy"] for value in json.loads(out)["predictions"]}
+    assert {"sync", "local-sgd", "daso"} <= names
+    assert "streaming-diloco" not in names
+    assert "streaming-diloco is left out: 4 fragments are more than" in err
 
 
 def test_a_run_options_and_a_trace_on_the_command_line(

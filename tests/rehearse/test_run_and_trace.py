@@ -31,6 +31,16 @@ def test_steps_phases_hours_and_dollars_of_a_run() -> None:
     assert run.dollars == pytest.approx(0.76)
 
 
+@pytest.mark.parametrize("num_steps", [1, 4, 5, 7])
+def test_a_run_shorter_than_its_phases(num_steps: int) -> None:
+    step = zoo_step("mlp", batch=8)
+    samples = 32 * num_steps
+    found = predict(step, cluster="lab-2x2", strategy="daso", samples=samples, device="h200")
+    assert found.run is not None
+    assert sum(found.run.phases.values()) == num_steps
+    assert found.run.phases["warm-up"] == min(4, num_steps)
+
+
 def test_a_run_of_a_strategy_with_phases_is_longer_than_its_cycling() -> None:
     step = zoo_step("mlp", batch=8)
     found = predict(

@@ -99,6 +99,11 @@ def test_inputs_without_a_tensor(inputs: Any) -> None:
         step(inputs=inputs)
 
 
+def test_a_batch_without_samples() -> None:
+    with pytest.raises(ValueError, match=r"^A step's batch has at least one sample, not 0"):
+        step(inputs=torch.zeros(0, 4))
+
+
 def test_an_optimizers_name_is_no_optimizer() -> None:
     with pytest.raises(ValueError, match=r"^A step's optimizer cannot be 'adamw'; give an opt"):
         step(optimizer="adamw")

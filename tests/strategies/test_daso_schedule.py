@@ -156,6 +156,14 @@ def phases(num_steps: int, **options: Any) -> str:
     for step in range(1, num_steps + 1):
         daso.step = step
         letters += {"warm-up": "w", "cycling": ".", "cool-down": "c"}[daso.phase]
+    counts = daso.phases()
+    if None not in counts.values():  # the same in numbers
+        asked = "".join(
+            letter * (counts[name] or 0)
+            for letter, name in (("w", "warm-up"), (".", "cycling"), ("c", "cool-down"))
+        )
+        assert asked == letters[: len(asked)]
+        assert len(asked) == min(daso.options.in_steps("total", None) or 0, num_steps)
     return letters
 
 

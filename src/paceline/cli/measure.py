@@ -95,6 +95,8 @@ def links(
 
     if model is not None:
         capture_step(make_step("meta"))  # what is wrong with it is said before a job starts
+    if not out.absolute().parent.is_dir():
+        raise ValueError(f"--out {out}: there is no folder {out.parent}; make it first")
     place = find_place(os.environ)
     if place.num_workers == 1:
         if workers is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ from paceline.cli.options import parse_options
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from paceline.cluster import Device
+    from paceline.cluster import Cluster, Device
     from paceline.rehearse import Prediction
     from paceline.rehearse.run import Run
 
@@ -114,17 +115,21 @@ def predict(
         raise ValueError("--compare needs a --cluster: one worker alone needs no strategy.")
     own = _own_device(device, cluster, model_file)
     wanted = _changed(own, flops, memory_bandwidth) if own is not None else None
+    chosen: str | Cluster | None = cluster
+    if cluster is not None and own is None and (flops or memory_bandwidth):
+        chosen = _with_changed_devices(cluster, flops, memory_bandwidth)
     names = strategy_names() if compare else [strategy]
     options = parse_options(option or [], names)
-    if epochs <= 0 or (epochs != 1.0 and samples is None):
+    if not 0 < epochs < math.inf or (epochs != 1.0 and samples is None):
         raise ValueError("--epochs needs --samples, the samples of one epoch, and is above 0.")
     if compare and trace is not None:
         raise ValueError("--trace is of one strategy: leave --compare out.")
-    predictions = [
-        predict_step(
+
+    def predicted(name: str) -> Prediction:
+        return predict_step(
             step,
             device=wanted,
-            cluster=cluster,
+            cluster=chosen,
             nodes=nodes,
             workers=workers,
             strategy=name,
@@ -134,8 +139,13 @@ def predict(
             trace=trace,
             **options.get(name, {}),
         )
-        for name in names
-    ]
+
+    predictions, left_out = [predicted(names[0])], []
+    for name in names[1:]:
+        try:
+            predictions.append(predicted(name))
+        except ValueError as problem:  # not of the step or the cluster: the first one did it
+            left_out.append(f"{name} is left out: {problem}")
     if json:
         plain = [prediction.to_dict() for prediction in predictions]
         first = [prediction.strategy for prediction in fastest(predictions)]
@@ -146,7 +156,7 @@ def predict(
         _show(predictions[0])
     if trace is not None:
         sys.stderr.write(f"trace written to {trace}; open it at ui.perfetto.dev\n")
-    notes = [*predictions[0].warnings, *_too_close(predictions)]
+    notes = [*predictions[0].warnings, *left_out, *_too_close(predictions)]
     for note in notes:
         sys.stderr.write(f"Note: {note}\n")
 
@@ -162,6 +172,18 @@ def _own_device(
 
         return load_model(model_file).device
     return "h200" if cluster is None else None
+
+
+def _with_changed_devices(cluster: str, flops: str | None, memory_bandwidth: str | None) -> Cluster:
+    """The cluster, every device of which has the figures that were given."""
+    from paceline.cluster import load_cluster
+
+    own = load_cluster(cluster)
+    nodes = []
+    for node in own.nodes:
+        device = _changed(node.device, flops, memory_bandwidth)
+        nodes.append(node.replace(device=device))
+    return own.replace(nodes=tuple(nodes))
 
 
 def _changed(device: str | Device, flops: str | None, memory_bandwidth: str | None) -> str | Device:
@@ -233,14 +255,18 @@ def _legend() -> Text:
 
 
 def _show_all(predictions: list[Prediction]) -> None:
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from paceline.cluster.units import format_duration
 
+    screen = frame.console()
     longest_s = max(prediction.step_s for prediction in predictions)
     with_runs = predictions[0].run is not None
     runs = ("whole run", "US dollars") if with_runs else ()
-    table = Table("strategy", "step", "efficiency", "samples/s", *runs, "where the time goes")
+    name = Column("strategy", no_wrap=True)
+    table = Table(name, "step", "efficiency", "samples/s", *runs, "where the time goes")
+    # What the other columns leave of the screen.
+    longest = max(8, min(40, screen.width - (86 if with_runs else 60)))
     for prediction in sorted(predictions, key=lambda each: each.step_s):
         table.add_row(
             prediction.strategy,
@@ -248,10 +274,9 @@ def _show_all(predictions: list[Prediction]) -> None:
             f"{prediction.scaling_efficiency:.0%}",
             f"{prediction.throughput_per_s:,.0f}",
             *_run_columns(prediction.run),
-            _bar(prediction, width=max(1, round(40 * prediction.step_s / longest_s))),
+            _bar(prediction, width=max(1, round(longest * prediction.step_s / longest_s))),
         )
     table.title = _title(predictions[0])
-    screen = frame.console()
     screen.print(table)
     screen.print(_legend())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -25,7 +26,7 @@ class Record(BaseModel):
             super().__init__(**values)
         except ValidationError as problem:
             # pydantic's own text has several lines and an address; ours is one sentence.
-            raise ValueError(_sentence(type(self).__name__, problem)) from None
+            raise ValueError(_sentence(type(self), problem)) from None
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed, validated like a new value."""
@@ -33,13 +34,18 @@ class Record(BaseModel):
         return type(self)(**values | changes)
 
 
-def _sentence(noun: str, problem: ValidationError) -> str:
+def _sentence(kind: type[Record], problem: ValidationError) -> str:
+    noun = kind.__name__
     # A misspelt field is reported twice, as missing and as unknown; unknown says more.
     first = min(problem.errors(include_url=False), key=lambda error: error["type"] == "missing")
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, ValueError):  # raised by one of our own validators
         return f"{noun}: {cause}"
     field = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden" and field not in kind.model_fields:
+        close = difflib.get_close_matches(field, kind.model_fields, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(kind.model_fields)}"
+        return f"{noun}.{field}: there is no such field; {hint}"
     message = first["msg"][0].lower() + first["msg"][1:]
     given = "" if first["type"] in ("missing", "too_short") else f", not {first['input']!r}"
     return f"{noun}.{field}: {message}{given}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import nn
 
 from paceline.cluster import Cluster, load_cluster
 from paceline.cluster.device import Device
+from paceline.cluster.devices import device_names, load_device
 from paceline.kernels.library import load_kernel_model
 from paceline.kernels.model import KernelModel
 from paceline.rehearse.cache import captured, rehearsed
@@ -68,7 +70,12 @@ def predict(
         check_trace_path(trace)
     if samples is not None and samples < 1:
         raise ValueError(f"A run has at least one sample, not {samples}.")
-    chosen = None if cluster is None else _resized(cluster, nodes, workers)
+    if jitter is not None and not 0 <= jitter < math.inf:
+        raise ValueError(f"Workers' times vary by 0 or more of their mean, not by {jitter}.")
+    if cluster is None and not nodes is workers is None:
+        raise ValueError("Nodes and workers are a cluster's; say which one.")
+    make_strategy(strategy, **options)  # what is wrong with it is said before work begins
+    chosen = None if cluster is None else _on(device, _resized(cluster, nodes, workers))
     capture = step if isinstance(step, Capture) else captured(step)
     models = _models(chosen, device, model)
     if chosen is None or chosen.num_workers == 1:
@@ -159,7 +166,7 @@ def _models(
         # Who measured their own kernels means them, whatever the cluster's file calls its devices.
         own = load_kernel_model("", model=model)
         return {node.device.name: own for node in cluster.nodes}
-    devices = {node.device.name: device or node.device for node in cluster.nodes}
+    devices = {node.device.name: node.device for node in cluster.nodes}
     return {
         name: load_kernel_model(_known(own), model=model) for name, own in sorted(devices.items())
     }
@@ -167,8 +174,6 @@ def _models(
 
 def _known(device: str | Device) -> str | Device:
     """A preset's device is the built-in one of its name, which may have a profile."""
-    from paceline.cluster.devices import device_names, load_device
-
     if isinstance(device, Device) and device.name in device_names():
         return device.name if load_device(device.name) == device else device
     return device
@@ -179,6 +184,14 @@ def _resized(cluster: str | Path | Cluster, nodes: int | None, workers: int | No
     if workers is not None:
         chosen = chosen.with_workers(workers)
     return chosen if nodes is None else chosen.with_nodes(nodes)
+
+
+def _on(device: str | Device | None, cluster: Cluster) -> Cluster:
+    """The cluster with another device in every node, if one is given."""
+    if device is None:
+        return cluster
+    own = load_device(device) if isinstance(device, str) else device
+    return cluster.replace(nodes=tuple(node.replace(device=own) for node in cluster.nodes))
 
 
 def _alone(capture: Capture, model: KernelModel, alone: Compute) -> Prediction:

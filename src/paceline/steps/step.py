@@ -65,6 +65,8 @@ class Step:
             )
         if not any(True for _ in tensors_in(self.inputs)):
             raise ValueError("A step's inputs hold no tensor; give the model's batch.")
+        if self.batch < 1:
+            raise ValueError(f"A step's batch has at least one sample, not {self.batch}.")
 
     @property
     def title(self) -> str:

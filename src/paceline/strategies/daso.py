@@ -35,7 +35,9 @@ class DasoOptions(PeriodicOptions):
     )
     patience: int = Field(2, ge=0, description="Reports without improvement that are no plateau.")
     warmup_steps: int | None = Field(None, ge=0, description="Blocking steps at first (4).")
-    cooldown_steps: int | None = Field(None, ge=0, description="Blocking steps at last (4).")
+    cooldown_steps: int | None = Field(
+        None, ge=0, description="Blocking last steps (4; 1 at least)."
+    )
     total_steps: int | None = Field(None, ge=1, description="Length of the run, if known.")
     warmup_epochs: float | None = Field(None, ge=0, description="Blocking epochs at first.")
     cooldown_epochs: float | None = Field(None, ge=0, description="Blocking epochs at last.")
@@ -106,8 +108,8 @@ class Daso(Periodic):
         """Warm-up, cycling, and cool-down where the run's length is known."""
         if self._total is None:
             return {"warm-up": self._warmup, "cycling": None}
-        cooldown = min(self._total, max(1, self._cooldown))
-        warmup = min(self._warmup, self._total - cooldown)
+        warmup = min(self._warmup, self._total)
+        cooldown = min(self._total - warmup, max(1, self._cooldown))
         cycling = self._total - warmup - cooldown
         return {"warm-up": warmup, "cycling": cycling, "cool-down": cooldown}
 

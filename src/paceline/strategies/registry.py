@@ -63,4 +63,8 @@ def make_strategy(strategy: str | Strategy, **options: Any) -> Strategy:
         raise ValueError(
             f"options {', '.join(options)} go to the strategy itself when it is given as an object"
         )
+    if not isinstance(strategy, Strategy):
+        raise ValueError(
+            f"a strategy is a name or an object such as Daso(), and cannot be {strategy!r}"
+        )
     return strategy
