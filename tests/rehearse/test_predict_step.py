@@ -242,3 +242,10 @@ def test_on_a_cpu_no_activation_makes_a_small_step_long(device: str) -> None:
     usual_s = step_s(nn.ReLU())
     others = [nn.Tanh(), nn.Mish(), nn.ELU(), nn.Hardswish(), nn.GELU(), Squash()]
     assert max(step_s(each) for each in others) < 2 * usual_s
+
+
+def test_every_kind_of_worker_is_warned_of() -> None:
+    found = predict(zoo_step("mlp", batch=8), cluster="mixed")
+    for device in ("v100", "rtx3090"):
+        assert sum(device in warning for warning in found.warnings) == 1
+    assert found.extrapolated

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -267,13 +267,19 @@ def _together(
         bottleneck=bottleneck,
         uncertainty=_uncertainty(base, exposed_s / step_s, cluster),
         phases_s={name: float(seconds) for name, seconds in timed.phases_s().items()},
-        warnings=(*base.warnings, *_link_warnings(cluster)),
+        extrapolated=any(models[node.device.name].is_carried for _, node, _ in kinds),
+        warnings=(*_device_warnings(alone for alone, _, _ in kinds), *_link_warnings(cluster)),
     )
 
 
 def _uncertainty(base: Prediction, exposed_share: float, cluster: Cluster) -> float:
     link = NOMINAL_LINK_UNCERTAINTY if _link_warnings(cluster) else MEASURED_LINK_UNCERTAINTY
     return float(np.hypot((1 - exposed_share) * base.uncertainty, exposed_share * link))
+
+
+def _device_warnings(kinds: Iterable[Compute]) -> tuple[str, ...]:
+    """What is to be said about any kind of worker, once."""
+    return tuple(dict.fromkeys(warning for kind in kinds for warning in kind.warnings))
 
 
 def _link_warnings(cluster: Cluster) -> tuple[str, ...]:
