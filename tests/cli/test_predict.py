@@ -260,7 +260,7 @@ def test_a_cluster_under_a_strategy(here: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_all_strategies_side_by_side(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # Exchanges as rare as each other's: neither of the two is clearly the faster one.
+    # Exchanges so rare that local SGD is not clearly slower than DiLoCo.
     compare = ("mlp", *CLUSTER, "--compare", *MINE, "--option", "local-sgd.period=32")
     assert run(*compare) == 0
     out, err = capsys.readouterr()
@@ -312,7 +312,7 @@ def test_figures_of_devices_hold_on_a_cluster_too(
     own = predicted(capsys, *common)
     slow = predicted(capsys, *common, "--flops", "1 TFLOP/s")
     assert (own["device"], slow["device"]) == ("h200", "h200*")
-    # 1.8 GFLOP an image forward, and twice that backward.
+    # 1.8 billion multiplications and additions an image forward, and twice that backward.
     assert slow["compute_s"] > 64 * 3 * 1.8e9 * 2 / 1e12 * 0.9 > 2 * own["compute_s"]
     other = predicted(capsys, *common, "--device", "a100", "--memory-bandwidth", "1 TB/s")
     assert other["device"] == "a100*"
