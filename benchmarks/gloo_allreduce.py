@@ -58,7 +58,7 @@ def run(lab: Lab, command: list[str]) -> None:
 
 def fit_link(link: str, num_nodes: int, largest: str, folder: Path) -> Cluster:
     out = folder / f"{link}-{num_nodes}.toml"
-    command = ["-m", "paceline.cli.main", "measure", "links", "--cluster", "lab-2x2"]
+    command = ["-m", "paceline", "measure", "links", "--cluster", "lab-2x2"]
     with Lab(lay_out(nodes=num_nodes, workers="1", link=link)) as lab:
         run(lab, [*command, "--out", str(out), "--largest", largest])
     return load_cluster(out)

@@ -29,7 +29,7 @@ NUM_CONFIGURATIONS = 20_000
 
 def cold_s() -> float:
     """A new process, from its start to its end."""
-    command = [sys.executable, "-m", "paceline.cli.main", "predict", "resnet50"]
+    command = [sys.executable, "-m", "paceline", "predict", "resnet50"]
     begun = time.perf_counter()
     subprocess.run(
         [*command, "--cluster", "dgx-h200", "--nodes", "128"], check=True, capture_output=True

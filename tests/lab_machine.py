@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 NAMESPACES = Path("/var/run/netns")
-CLI = (sys.executable, "-m", "paceline.cli.main")
+CLI = (sys.executable, "-m", "paceline")
 
 
 def namespaces_of(*pids: int) -> list[str]:

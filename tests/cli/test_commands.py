@@ -146,7 +146,7 @@ def test_an_interrupt_is_exit_code_130(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_installed_command() -> None:
-    command = [sys.executable, "-m", "paceline.cli.main"]
+    command = [sys.executable, "-m", "paceline"]
     version = subprocess.run([*command, "--version"], capture_output=True, text=True)
     assert (version.returncode, version.stdout) == (0, f"paceline {__version__}\n")
     bad = subprocess.run([*command, "cluster", "show", "no"], capture_output=True, text=True)

@@ -52,6 +52,7 @@ def test_the_cluster_has_the_jobs_nodes_and_links_and_the_rest_of_its_base() -> 
     first = measured((2, 1))[0]
     cluster = measured_cluster(load_cluster("local"), (2, 1), first)
     assert cluster.workers_per_node == (2, 1)
+    assert cluster.description.startswith("3 workers on 2 nodes, measured by")
     assert {node.device.name for node in cluster.nodes} == {"cpu-core"}
     for node in cluster.nodes:
         assert (node.inside, node.between) == (first[0].link, first[1].link)
@@ -64,6 +65,7 @@ def test_the_command_starts_workers_of_its_own(tmp_path: Path) -> None:
     done = run_cli("measure", "links", *options, "--model", "mlp", "--batch", "4")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
+    assert load_cluster(out).name == "this-machine"
     assert load_cluster(out).nodes[0].slowdown == said["slowdown"] > 0
     (link,) = said["links"]
     assert link["place"] == "inside"

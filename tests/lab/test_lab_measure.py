@@ -14,7 +14,7 @@ from paceline.cluster import load_cluster
 def test_the_emulated_link_is_found(tmp_path: Path) -> None:
     out = tmp_path / "measured.toml"
     lab = ("lab", "run", "--nodes", "2", "--workers", "2", "--link", "200mbit")
-    measure = ("python", "-m", "paceline.cli.main", "measure", "links", "--out", str(out))
+    measure = ("python", "-m", "paceline", "measure", "links", "--out", str(out))
     done = run_cli(
         *lab, "--emulation", "software", "--", *measure, "--largest", "256 KiB", "--json"
     )

@@ -12,7 +12,7 @@ import pytest
 
 @pytest.mark.parametrize("emulation", ["namespaces", "software"])
 def test_a_lab_leaves_nothing_in_the_temporary_folder(tmp_path: Path, emulation: str) -> None:
-    command = [sys.executable, "-m", "paceline.cli.main", "lab", "run", "--emulation", emulation]
+    command = [sys.executable, "-m", "paceline", "lab", "run", "--emulation", emulation]
     subprocess.run(
         [*command, "--nodes", "1", "--workers", "2", "--", "true"],
         env={**os.environ, "TMPDIR": str(tmp_path)},

@@ -281,6 +281,11 @@ def test_who_meets_rarely_waits_less() -> None:
     assert end - ALL_REDUCE_S == pytest.approx(drawn, rel=0.002)
 
 
-def test_programs_that_never_meet_are_found_out() -> None:
-    with pytest.raises(AssertionError, match="wait for each other"):
-        play_node([program([world(1), Await(1)]), program([call("work")])], work=1.0)
+def test_a_collective_that_one_member_leaves_out_is_an_error() -> None:
+    joins, leaves_out = program([world(1), Await(1)]), program([call("work")])
+    with pytest.raises(ValueError, match=r"^Workers would wait for ever: worker 0 of a node "):
+        play_node([joins, leaves_out], work=1.0)
+    beside = program([Beside(1, (Begin(2, "node", "broadcast", 1), Await(2)))])
+    missing = r'worker 0 of a node begins a collective of its team "node", and worker 1 of a node n'
+    with pytest.raises(ValueError, match=missing):
+        play_node([beside, leaves_out], work=1.0)

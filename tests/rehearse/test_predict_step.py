@@ -136,6 +136,14 @@ def test_another_device_is_marked_as_extrapolated() -> None:
     assert (there.device, there.memory_limit_bytes) == ("v100", 16_000_000_000)
 
 
+def test_a_device_without_a_precision_is_said_to_compute_in_fp32() -> None:
+    half, full = zoo_step("mlp", batch=4, precision="bf16"), zoo_step("mlp", batch=4)
+    said = predict(half, device="v100").warnings
+    assert said[0] == "v100 has no arithmetic in bf16: products are timed as in fp32."
+    assert not [each for each in predict(full, device="v100").warnings if "arithmetic" in each]
+    assert not predict(half, device="h200").warnings
+
+
 def test_without_any_measurement_the_prediction_says_so() -> None:
     prediction = predict(zoo_step("mlp", batch=2), model=KernelModel(DEVICE))
     check(prediction)
@@ -196,7 +204,7 @@ def test_a_tiny_step_on_the_h200_is_limited_by_the_host() -> None:
     assert prediction.step_s == pytest.approx(prediction.host_issue_s)
 
 
-def test_recurrent_layers_on_a_gpu_come_with_a_warning() -> None:
+def test_recurrent_layers_come_with_a_warning() -> None:
     class Tagger(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -214,9 +222,11 @@ def test_recurrent_layers_on_a_gpu_come_with_a_warning() -> None:
         optimizer=OPTIMIZERS["sgd"],
     )
     for cluster in (None, "dgx-h200"):
-        said = predict(step, device="h200", cluster=cluster).warnings
-        assert [each for each in said if each.startswith("LSTM: a GPU runs such a layer as one")]
-    assert not [each for each in predict(step, device="cpu").warnings if "LSTM" in each]
+        *_, said = predict(step, device="h200", cluster=cluster).warnings
+        assert said.startswith("LSTM: such a layer runs as one call")
+        assert said.endswith("2 to 23 times too slow on an H200.")
+    *_, said = predict(step, device="cpu").warnings
+    assert said.endswith("1.2 to 4 times too slow on one core.")
     assert not predict(zoo_step("mlp", batch=4), device="h200").warnings
 
 

@@ -35,6 +35,12 @@ def exact():
         precision="fp16", memory_format="channels_last", name="mine",
     )
 
+def sized(batch=3):
+    return Step(model=nn.Linear(4, 4), inputs=torch.zeros(batch, 4), loss=lambda out, _: out.sum())
+
+def asking(batch):
+    return sized(batch)
+
 def fails():
     raise RuntimeError("no weights here")
 
@@ -96,7 +102,7 @@ def test_a_module_is_taken_for_an_image_classifier(own: Path, where: str) -> Non
 
 def test_a_step_is_taken_with_precision_and_format_where_it_has_none(own: Path) -> None:
     step = load_step(
-        "own_model:step", batch=9, precision="bf16", memory_format="channels_last", optimizer="adam"
+        "own_model:step", batch=5, precision="bf16", memory_format="channels_last", optimizer="adam"
     )
     assert isinstance(step, Step)
     assert (step.batch, step.precision, step.memory_format) == (5, "bf16", "channels_last")
@@ -106,10 +112,18 @@ def test_a_step_is_taken_with_precision_and_format_where_it_has_none(own: Path) 
     assert (exact.precision, exact.memory_format, exact.title) == ("fp16", "channels_last", "mine")
 
 
+def test_a_callable_that_takes_a_batch_gets_it(own: Path) -> None:
+    assert load_step("own_model:sized", batch=9).batch == 9
+    assert load_step("own_model:sized").batch == 3
+    assert load_step("own_model:asking").batch == load_step("mlp").batch == 32
+    with pytest.raises(ValueError, match=r"^own_model:step returned a step with a batch of 5, not"):
+        load_step("own_model:step", batch=9)
+
+
 @pytest.mark.parametrize("source", ["small-cnn", "own_model:make", "own_model:step"])
 def test_on_a_device_a_step_can_really_run(own: Path, source: str) -> None:
     shape = (2, 4, 4) if source == "own_model:make" else (3, 224, 224)
-    step = load_step(source, batch=4, input_shape=shape, num_classes=7, device="cpu")
+    step = load_step(source, input_shape=shape, num_classes=7, device="cpu")
     before = [each.detach().clone() for each in step.model.parameters()]
     training_loop(step)()
     after = list(step.model.parameters())

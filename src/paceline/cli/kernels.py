@@ -37,7 +37,7 @@ def kernels(
         list[str] | None,
         typer.Option("--model", help="Measure this step first: a zoo name, or module:callable."),
     ] = None,
-    batch: step_options.Batch = step_options.BATCH,
+    batch: step_options.Batch = None,
     precision: step_options.PrecisionName = "fp32",
     memory_format: step_options.MemoryFormatName = "contiguous",
     optimizer: step_options.OptimizerName = None,

@@ -44,7 +44,3 @@ def main() -> None:
     """Entry point of the ``paceline`` command."""
     end_quickly()
     sys.exit(frame.run(app, sys.argv[1:]))
-
-
-if __name__ == "__main__":
-    main()

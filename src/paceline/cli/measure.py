@@ -44,7 +44,7 @@ def links(
             "--model", help="Compare the workers by this step: a zoo name, or module:callable."
         ),
     ] = None,
-    batch: step_options.Batch = step_options.BATCH,
+    batch: step_options.Batch = None,
     precision: step_options.PrecisionName = "fp32",
     memory_format: step_options.MemoryFormatName = "contiguous",
     optimizer: step_options.OptimizerName = None,
@@ -106,7 +106,8 @@ def links(
             )
         options = ["--out", str(out), "--cluster", cluster, "--largest", largest]
         if model is not None:
-            options += ["--model", model, "--batch", str(batch), "--precision", precision]
+            options += ["--model", model, "--precision", precision]
+            options += ["--batch", str(batch)] if batch is not None else []
             options += ["--memory-format", memory_format, "--input", input_shape]
             options += ["--classes", str(classes)]
             options += ["--optimizer", optimizer] if optimizer else []
@@ -122,7 +123,7 @@ def links(
     dist.destroy_process_group()
     if job.world.rank != 0:
         return
-    result = measured_cluster(base, job.node_sizes, measured, workers=met)
+    result = measured_cluster(base, job.node_sizes, measured, workers=met, name=out.stem)
     out.write_text(dump_cluster(result), "utf-8")
     if json:
         frame.print_json(
@@ -159,7 +160,7 @@ def _run_job(num_workers: int, options: list[str]) -> int:
     import sys
 
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    own = ["--module", "paceline.cli.main", "measure", "links", *options]
+    own = ["--module", "paceline", "measure", "links", *options]
     # torchrun announces its own default on every start unless the variable is set.
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     command = [*torchrun, "--nproc-per-node", str(num_workers), *own]

@@ -76,7 +76,7 @@ def predict(
     trace: Annotated[
         Path | None, typer.Option("--trace", help="Write the steps for Perfetto: *.json[.gz].")
     ] = None,
-    batch: step_options.Batch = step_options.BATCH,
+    batch: step_options.Batch = None,
     precision: step_options.PrecisionName = "fp32",
     memory_format: step_options.MemoryFormatName = "contiguous",
     optimizer: step_options.OptimizerName = None,

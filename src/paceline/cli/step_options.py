@@ -11,7 +11,9 @@ from paceline.cli import frame
 if TYPE_CHECKING:
     from paceline.steps import Step
 
-Batch = Annotated[int, typer.Option("--batch", min=1, help="Samples a worker and step.")]
+Batch = Annotated[
+    int | None, typer.Option("--batch", min=1, help="Samples a worker and step; default: 32.")
+]
 PrecisionName = Annotated[str, typer.Option("--precision", help="fp32, tf32, bf16 or fp16.")]
 MemoryFormatName = Annotated[
     str, typer.Option("--memory-format", help="contiguous or channels_last.")
@@ -24,14 +26,14 @@ InputShape = Annotated[
 ]
 Classes = Annotated[int, typer.Option("--classes", min=1, help="Classes of your own model.")]
 
-BATCH, SHAPE, CLASSES = 32, "3x224x224", 1000
+SHAPE, CLASSES = "3x224x224", 1000
 """What the options are by default."""
 
 
 def make_step(
     model: str,
     *,
-    batch: int,
+    batch: int | None,
     precision: str,
     memory_format: str,
     optimizer: str | None,

@@ -136,6 +136,12 @@ def _warnings(model: KernelModel, kernels: list[Kernel]) -> tuple[str, ...]:
     if unknown:
         ops = ", ".join(sorted(unknown))
         found.append(f"No kernel family knows {ops}: timed by roofline.")
+    dtypes = {operand.dtype for kernel in kernels for operand in kernel.operands}
+    for half, dtype in (("bf16", "bf16"), ("fp16", "f16")):
+        if dtype in dtypes and half not in model.device.flops:
+            found.append(
+                f"{model.device.name} has no arithmetic in {half}: products are timed as in fp32."
+            )
     if model.is_carried:
         assert model.fitted is not None
         found.append(

@@ -122,6 +122,7 @@ class _Arrival:
     """A member that has come to a collective."""
 
     key: _Key
+    team: TeamName
     came_s: Numbers
     busy_until_s: Numbers | None
     """When it is through with what it computes before it needs the result, if that matters."""
@@ -164,15 +165,38 @@ class _Player:
         beside: _Waiting = []
         while mains or beside:
             mains, has_moved = self._advance(mains)
-            assert has_moved or not mains, "workers wait for each other for ever"
+            if mains and not has_moved:
+                raise ValueError(self._who_is_missing())
             # What background work takes from the main programs must be known before they go on.
             beside = [*beside, *self._asked_for]
             self._asked_for = []
             while has_moved:
                 beside, has_moved = self._advance(beside)
-            assert mains or not beside, "background work waits for ever"
+            if beside and not mains:
+                raise ValueError(self._who_is_missing())
         ends = np.array([np.stack(np.broadcast_arrays(*steps)) for steps in self._ends])
         return Played(ends_s=ends, premature=self._premature, spans=tuple(self._spans or ()))
+
+    def _who_is_missing(self) -> str:
+        """Why the programs cannot go on: a collective that not all members of its team begin."""
+        (_, name, _), (first, *others) = next(iter(self._arrivals.items()))
+        came = {first.key[0], *(arrival.key[0] for arrival in others)}
+        missing = next(
+            worker
+            for worker in range(len(self._roles))
+            if worker not in came and self._team(worker, first.team)[1] == name
+        )
+        return (
+            f"Workers would wait for ever: {self._called(first.key[0])} begins a collective of its "
+            f'team "{first.team}", and {self._called(missing)} never does. All members of a team '
+            "must begin its collectives, in the same order."
+        )
+
+    def _called(self, worker: int) -> str:
+        role = self._roles[worker]
+        several = len({each.node_kind for each in self._roles}) > 1
+        kind = f"a node of kind {role.node_kind}" if several else "a node"
+        return f"worker {role.index} of {kind}"
 
     def _advance(self, waiting: _Waiting) -> tuple[_Waiting, bool]:
         """Let each go on that can, until it waits again; who is left, and whether anybody went."""
@@ -329,9 +353,10 @@ class _Player:
         self._counts[worker, background, meet.team] = count + 1
         arrivals = self._arrivals[background, name, count]
         came_s = self._slowest_s(worker, meet.team, clock)
-        arrivals.append(_Arrival((worker, meet.ticket), came_s, busy_until_s))
+        arrivals.append(_Arrival((worker, meet.ticket), meet.team, came_s, busy_until_s))
         if len(arrivals) < members:
             return False
+        del self._arrivals[background, name, count]
         start_s = self._free_s[background, name]
         for arrival in arrivals:
             start_s = np.maximum(start_s, arrival.came_s)

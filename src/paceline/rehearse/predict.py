@@ -106,15 +106,17 @@ def predict(
 def _warned_of_recurrence(
     found: Prediction, step: Step | Capture, models: Mapping[str, KernelModel]
 ) -> Prediction:
-    """Say that cuDNN's recurrent layers are not what was timed; a capture alone does not know."""
-    if isinstance(step, Capture) or all(is_serial(model) for model in models.values()):
+    """Say that recurrent layers are not timed as they run; a capture does not know of them."""
+    if isinstance(step, Capture):
         return found
     kinds = {type(one).__name__ for one in step.model.modules() if isinstance(one, nn.RNNBase)}
     if not kinds:
         return found
+    on_cpus = all(is_serial(model) for model in models.values())
+    seen = "1.2 to 4 times too slow on one core" if on_cpus else "2 to 23 times too slow on an H200"
     warning = (
-        f"{', '.join(sorted(kinds))}: a GPU runs such a layer as one call, which is timed here step"
-        " by step; on an H200 training with them was predicted 2 to 23 times too slow."
+        f"{', '.join(sorted(kinds))}: such a layer runs as one call, and is timed here step by "
+        f"step; training with them was predicted {seen}."
     )
     return replace(found, warnings=(*found.warnings, warning))
 

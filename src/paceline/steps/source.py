@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ from torch.optim import Optimizer
 from paceline.cluster.device import Precision
 from paceline.steps.step import MemoryFormat, Step, map_tensors
 from paceline.zoo import build_model, zoo_entry
+
+DEFAULT_BATCH = 32
+"""Samples of a step that nobody gave a batch for."""
 
 OptimizerMaker = Callable[[Iterable[nn.Parameter]], Optimizer]
 OPTIMIZERS: dict[str, OptimizerMaker] = {
@@ -38,7 +42,7 @@ def classification_loss(output: Tensor, targets: Tensor) -> Tensor:
 def load_step(
     model: str,
     *,
-    batch: int = 32,
+    batch: int | None = None,
     precision: Precision = "fp32",
     memory_format: MemoryFormat = "contiguous",
     optimizer: str | None = None,
@@ -48,27 +52,35 @@ def load_step(
 ) -> Step:
     """A step from a zoo name or from ``module:callable`` / ``file.py:callable``.
 
-    The callable takes no argument and returns a :class:`Step`, which is taken as it is but for
-    ``precision`` and ``memory_format``, or an ``nn.Module``, which is taken for an image
-    classifier with ``input_shape`` and ``num_classes``. Nothing of a zoo model is in memory, unless
-    another ``device`` than meta is given: there the step can really run. ``optimizer`` is "sgd"
-    (with momentum), "adam" or "adamw"; by default a text model has AdamW and every other one SGD.
+    The callable takes no argument, or one that is called ``batch``. It returns a :class:`Step`,
+    which is taken as it is but for ``precision`` and ``memory_format``, or an ``nn.Module``, which
+    is taken for an image classifier with ``input_shape`` and ``num_classes``. Nothing of a zoo
+    model is in memory, unless another ``device`` than meta is given: there the step can really run.
+    ``optimizer`` is "sgd" (with momentum), "adam" or "adamw"; by default a text model has AdamW and
+    every other one SGD. By default a batch has 32 samples, or as many as the callable's own default
+    says.
     """
-    if batch < 1:
+    if batch is not None and batch < 1:
         raise ValueError(f"A batch of {batch} has no samples; give at least 1.")
     if optimizer is not None and optimizer not in OPTIMIZERS:
         raise ValueError(f"The optimizer {optimizer!r} is unknown; take {', '.join(OPTIMIZERS)}.")
+    num_samples = DEFAULT_BATCH if batch is None else batch
     if ":" not in model:
         return zoo_step(
             model,
-            batch=batch,
+            batch=num_samples,
             precision=precision,
             memory_format=memory_format,
             optimizer=optimizer,
             device=device,
         )
-    made = _call(model)
+    made = _call(model, batch)
     if isinstance(made, Step):
+        if batch not in (None, made.batch):
+            raise ValueError(
+                f"{model} returned a step with a batch of {made.batch}, not {batch}: let it take "
+                "an argument called batch."
+            )
         changes: dict[str, Any] = {} if made.precision != "fp32" else {"precision": precision}
         if made.memory_format == "contiguous":
             changes["memory_format"] = memory_format
@@ -82,7 +94,7 @@ def load_step(
             "paceline.Step."
         )
     with torch.device(device):
-        inputs, targets = _random_batch("image", input_shape, num_classes, batch)
+        inputs, targets = _random_batch("image", input_shape, num_classes, num_samples)
     return Step(
         model=made if device == "meta" else made.to(device),
         inputs=inputs,
@@ -152,7 +164,7 @@ def _on_device(step: Step, device: str) -> Step:
     )
 
 
-def _call(source: str) -> Any:
+def _call(source: str, batch: int | None) -> Any:
     """Import what ``module:callable`` or ``file.py:callable`` names, and call it."""
     where, _, name = source.rpartition(":")
     with _users_errors_in_words(source):
@@ -163,7 +175,18 @@ def _call(source: str) -> Any:
     if not callable(factory):
         raise ValueError(f"{source} is not callable; it must return an nn.Module or a Step.")
     with _users_errors_in_words(source):
-        return factory()
+        return factory(**_batch_for(factory, batch))
+
+
+def _batch_for(factory: Callable[..., Any], batch: int | None) -> dict[str, int]:
+    """The batch, if the callable takes one, unless nobody gave any and it has a default."""
+    try:
+        own = inspect.signature(factory).parameters.get("batch")
+    except ValueError:  # some that are written in C have no signature
+        own = None
+    if own is None or (batch is None and own.default is not own.empty):
+        return {}
+    return {"batch": DEFAULT_BATCH if batch is None else batch}
 
 
 @contextmanager

@@ -98,10 +98,12 @@ def measured_cluster(
     measured: Sequence[MeasuredLink],
     *,
     workers: MeasuredWorkers | None = None,
+    name: str = "measured",
 ) -> Cluster:
     """The cluster of a job: its nodes and measured links, and everything else from ``base``."""
     links = {one.place: one.link for one in measured}
-    kind = base.nodes[0].replace(**links)
+    own = f"measured by 'paceline measure links'; whatever was not is from {base.name}"
+    kind = base.nodes[0].replace(source=own, **links)
     if workers is not None:
         kind = kind.replace(
             slowdown=workers.slowdown,
@@ -112,11 +114,11 @@ def measured_cluster(
     groups = [(workers, len(list(same))) for workers, same in groupby(node_sizes)]
     names = [kind.name] if len(groups) == 1 else [f"{kind.name}-{i}" for i in range(len(groups))]
     nodes = [
-        kind.replace(name=name, count=count, workers=workers)
-        for name, (workers, count) in zip(names, groups, strict=True)
+        kind.replace(name=node_name, count=count, workers=workers)
+        for node_name, (workers, count) in zip(names, groups, strict=True)
     ]
-    description = "; ".join(part for part in (base.description, "links measured") if part)
-    return base.replace(nodes=tuple(nodes), description=description)
+    description = f"{sum(node_sizes)} workers on {len(node_sizes)} nodes, {own}"
+    return base.replace(name=name, nodes=tuple(nodes), description=description)
 
 
 def _in_company(link: Link, company: Company | None, lone: Company | None = None) -> Link:

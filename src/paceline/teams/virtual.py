@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Literal
 
 import torch
@@ -205,7 +206,7 @@ def virtual_workers(
     journal: Journal, node_sizes: tuple[int, ...], *, node: int, index: int
 ) -> Workers:
     """The workers of a cluster as worker ``index`` of node ``node`` sees them."""
-    starts = [sum(node_sizes[:place]) for place in range(len(node_sizes))]
+    starts = accumulate(node_sizes[:-1], initial=0)
     nodes = tuple(
         tuple(range(start, start + size)) for start, size in zip(starts, node_sizes, strict=True)
     )
