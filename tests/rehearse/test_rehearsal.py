@@ -125,6 +125,60 @@ def test_a_strategy_of_ones_own_trains_and_is_rehearsed(every_third: str) -> Non
     assert sum(each.num_bytes for each in begun(rehearsal, 0, 2)) == 4 * (12 + 3)
 
 
+class Pairs(Strategy):
+    """Neighbours swap parameters and take the mean: in odd steps 0 and 1, in even steps 1 and 2."""
+
+    def after_step(self) -> None:
+        super().after_step()
+        world = self.workers.world
+        is_up = (world.rank + self.step) % 2 == 1  # whose neighbour is the next one
+        peer = (world.rank + (1 if is_up else -1)) % world.size
+        for parameter in self.replica.parameters:
+            other = torch.empty_like(parameter.data)
+            receiving = world.receive(other, peer)
+            self.wait(world.send(parameter.data, peer))
+            self.wait(receiving)
+            parameter.data.add_(other).div_(2)
+
+
+def train_in_pairs(workers: Workers) -> torch.Tensor:
+    from paceline.train import attach
+
+    model = nn.Linear(4, 3, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    attach(model, optimizer, Pairs(), workers=workers)
+    with torch.no_grad():
+        model.weight.fill_(float(workers.world.rank))
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+    return model.weight.detach()[0, 0]
+
+
+def test_a_strategy_of_messages_trains_and_is_rehearsed() -> None:
+    """In odd steps messages stay in the nodes, in even ones they share the nodes' cards."""
+    # 0 1 2 3, then 0.5 0.5 2.5 2.5, then 1.5 for all.
+    for value in run_job(train_in_pairs, nodes=(2, 2)):
+        assert float(value) == 1.5
+
+    num_bytes, link_bytes_per_s = 4 * 400 * 300, 1e6
+    step = Step(
+        model=nn.Linear(400, 300, bias=False),
+        inputs=torch.empty(2, 400),
+        loss=lambda output, _: output.square().sum(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+    for size, sharing in ((1, 1), (2, 2), (4, 2)):
+        cluster = across_cluster(link_bytes_per_s, (size,) * 4)
+        rehearsal = rehearse(step, Pairs(), node_sizes=(size,) * 4)
+        steps_s = rehearsal.time(cluster, KernelModel(load_device("cpu-core"))).steps_s
+        outward_s = sharing * num_bytes / link_bytes_per_s
+        inside_s = steps_s[0] if size > 1 else steps_s[0] - outward_s
+        assert inside_s < 0.01
+        assert steps_s[1::2] == pytest.approx(inside_s + outward_s, rel=1e-3)
+
+
 def across_cluster(link_bytes_per_s: float, node_sizes: tuple[int, ...]) -> Cluster:
     base = load_cluster("lab-2x2").nodes[0]
     free = Link(latency_s=0.0, bandwidth_bytes_per_s=1e15)

@@ -15,6 +15,7 @@ from jobs import DEVICE, run_job
 from paceline.strategies.wire import _CODECS, WireName
 from paceline.teams import Workers
 from paceline.teams.background import Background
+from paceline.teams.group import GroupTeam
 from paceline.teams.workers import form_workers
 from paceline.train import attach
 
@@ -185,6 +186,43 @@ def exchange_still_weights(workers: Workers) -> list[bool]:
 def test_weights_themselves_are_not_rounded() -> None:
     for answers in run_job(exchange_still_weights, nodes=(2, 2)):
         assert all(answers)
+
+
+class InOrder(GroupTeam):
+    """A team whose messages come in the order that NCCL wants."""
+
+    num_asked = 0
+
+    @property
+    def keeps_order(self) -> bool:
+        InOrder.num_asked += 1
+        return True
+
+
+def drift_in_order(workers: Workers) -> list[torch.Tensor]:
+    """Where values are after a few exchanges: messages in NCCL's order, and as Gloo likes them."""
+    results = []
+    background = workers.background
+    assert isinstance(background.across, GroupTeam)
+    ordered = dataclasses.replace(background, across=InOrder(background.across.group))
+    in_order = dataclasses.replace(workers, background=ordered)
+    for own in (in_order, workers):
+        model, optimizer = workloads.build_drift(NUM_VALUES)
+        pace = attach(model, optimizer, "local-sgd", workers=own, wire="int8", period=1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            torch.autograd.backward(model(slopes(workers.world.rank)))
+            optimizer.step()
+        pace.detach()
+        results.append(model.values.detach().cpu().clone())
+    assert InOrder.num_asked > 0
+    return results
+
+
+def test_the_order_of_messages_changes_nothing() -> None:
+    for in_order, receive_first in run_job(drift_in_order, nodes=(1, 1, 1)):
+        assert torch.equal(in_order, receive_first)
+        assert in_order.abs().max() > 0
 
 
 def train_with(workers: Workers, strategy: str, options: dict[str, Any]) -> list[torch.Tensor]:

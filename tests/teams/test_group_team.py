@@ -62,6 +62,7 @@ def move(workers: Workers) -> dict[str, Any]:
     """Every operation that moves values without combining them, among four."""
     world, rank = workers.world, workers.world.rank
     results: dict[str, Any] = {"size": world.size, "rank": world.rank}
+    assert not world.keeps_order  # NCCL's would
 
     value = tensor(10.0 + rank, 20.0 + rank)
     results["broadcast"] = finished(world.broadcast(value, 2), value)

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from paceline.teams.virtual import Await, Begin, Beside, Journal, Pause, virtual_workers
+from paceline.teams.virtual import (
+    Await,
+    Begin,
+    Beside,
+    Journal,
+    Message,
+    Pause,
+    virtual_workers,
+)
 
 
 def test_collectives_are_written_down_with_their_bytes() -> None:
@@ -61,3 +70,33 @@ def test_background_work_has_a_list_of_its_own() -> None:
     assert [type(event) for event in beside.events] == [Begin, Await, Pause]
     assert begin == Begin(begin.ticket, "across", "all_reduce", 4)
     assert (first, second) == (Await(begin.ticket), Await(beside.ticket))
+
+
+def test_messages_are_written_down_with_the_way_they_take() -> None:
+    journal = Journal()
+    workers = virtual_workers(journal, (2, 2, 3), node=1, index=1)  # the world's worker 3
+    message = torch.zeros(5)
+    workers.world.send(message, 2).wait()
+    swap = [workers.world.send(message, 6), workers.world.receive(message, 6)]
+    for pending in swap:
+        pending.wait()
+    workers.world.receive(message, 6).wait()
+    workers.node.receive(message, 0).wait()
+    workers.across.send(message, 0).wait()
+    found = [event for event in journal.take() if isinstance(event, Message)]
+    assert found == [
+        Message(1, "world", True, False, -1, 20),
+        Message(2, "world", True, True, 1, 20),
+        Message(3, "world", False, True, 1, 20, is_behind=True),
+        Message(4, "world", False, True, 1, 20),
+        Message(5, "node", False, False, -1, 20),
+        Message(6, "across", True, True, 0, 20),
+    ]
+    assert (workers.world.bytes_handed, workers.across.bytes_handed) == (40, 20)
+
+
+@pytest.mark.parametrize("peer", [-1, 3, 4])
+def test_nobody_sends_to_itself_or_to_nobody(peer: int) -> None:
+    workers = virtual_workers(Journal(), (2, 2), node=1, index=1)
+    with pytest.raises(ValueError, match=rf"^Worker 3 of a team of 4 has no worker {peer} to"):
+        workers.world.send(torch.zeros(1), peer)

@@ -74,11 +74,15 @@ class Topology:
 
     @property
     def across(self) -> Topology:
-        """One worker of each node, while the other workers of the nodes do the same.
+        """One worker of each node, while the other workers of the nodes do the same."""
+        return self.across_beside(self.workers_per_node)
+
+    def across_beside(self, num_talking: Numbers) -> Topology:
+        """One worker of each node, while so many workers of a node, it included, do the same.
 
         Collectives that share a card each get an equal part of it.
         """
-        between = self.between.times(1 / self.workers_per_node) if self.shared else self.between
+        between = self.between.times(1 / num_talking) if self.shared else self.between
         return replace(self, workers_per_node=1, between=between)
 
 

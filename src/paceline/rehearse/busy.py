@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from paceline.collectives import Numbers
-from paceline.rehearse.program import Meet, Program, Work
+from paceline.rehearse.program import Mail, Meet, Program, Work
 from paceline.teams.virtual import Await, Beside
 
 
@@ -25,7 +25,7 @@ def work_beside(program: Program) -> dict[int, Numbers]:
     done: dict[int, Numbers] = {}
     for step in program:
         for operation in step:
-            if isinstance(operation, Meet | Beside):
+            if isinstance(operation, Meet | Mail | Beside):
                 under_way[operation.ticket] = 0.0
             elif isinstance(operation, Work):
                 for ticket in under_way:

@@ -1,8 +1,9 @@
 """Play programs together: a discrete-event simulation of the workers that differ.
 
 Every worker has a host that issues, a device that follows, and a background beside them. A
-collective begins when its last member arrives and its team has ended the one before; waiting holds
-up the device (a GPU's stream) or the host (a CPU's thread). Workers that do alike are played once:
+collective begins when its last member arrives and its team has ended the one before, a message when
+both workers are there and have ended theirs before; waiting holds up the device (a GPU's stream) or
+the host (a CPU's thread). Workers that do alike are played once:
 nodes of one kind by one node, and a node's workers by one of them if their programs are the same.
 
 Which event comes next depends on the programs alone and never on times, which only enter sums and
@@ -11,7 +12,7 @@ maxima. So all times may be arrays, and one play is then as many as the arrays a
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -21,13 +22,14 @@ import numpy.typing as npt
 
 from paceline.collectives import Kind, Numbers
 from paceline.rehearse.busy import slowed, work_beside
-from paceline.rehearse.program import Meet, Operation, Program, Read, Work
+from paceline.rehearse.mail import Lane, count_mails, lane_of
+from paceline.rehearse.program import Mail, Meet, Operation, Program, Read, Work
 from paceline.rehearse.straggler import slowest_of
-from paceline.teams.virtual import Ask, Await, Beside, Pause, TeamName
+from paceline.teams.virtual import Ask, Await, Beside, Message, Pause, TeamName
 from paceline.train.trace import Span, collective_name
 
-CollectiveCost: TypeAlias = Callable[[TeamName, Kind, int, int], Numbers]
-"""Seconds of a collective: team, kind, bytes, how many of the node's workers do one at once."""
+CollectiveCost: TypeAlias = Callable[[TeamName, Kind, int, float], Numbers]
+"""Seconds of a collective: team, kind, bytes, which share of the node's workers do one at once."""
 _Key: TypeAlias = tuple[int, int]  # worker, ticket
 _Process: TypeAlias = Generator[_Key, None, None]
 _Waiting: TypeAlias = list[tuple[_Process, _Key | None]]  # and what each waits for
@@ -119,13 +121,31 @@ class _Over:
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """A member that has come to a collective."""
+    """A worker that has come to a collective, or to a message."""
 
-    key: _Key
-    team: TeamName
+    worker: int
+    what: Meet | Message
     came_s: Numbers
     busy_until_s: Numbers | None
     """When it is through with what it computes before it needs the result, if that matters."""
+
+
+def _place(what: Meet | Message) -> TeamName:
+    """Whose links it takes, and who waits with whom: a message has two workers in or out."""
+    if isinstance(what, Meet):
+        return what.team
+    return "across" if what.is_outward else "node"
+
+
+def _is_behind(what: Meet | Message) -> bool:
+    return isinstance(what, Message) and what.is_behind
+
+
+def _label(what: Meet | Message) -> str:
+    """What it is called in traces."""
+    if isinstance(what, Meet):
+        return collective_name(what.kind, what.num_bytes)
+    return collective_name("send" if what.is_sent else "receive", what.num_bytes)
 
 
 def _busy_until_s(arrivals: Sequence[_Arrival], start_s: Numbers) -> Numbers:
@@ -135,6 +155,14 @@ def _busy_until_s(arrivals: Sequence[_Arrival], start_s: Numbers) -> Numbers:
         if arrival.busy_until_s is not None:
             until_s = np.maximum(until_s, arrival.busy_until_s)
     return until_s
+
+
+def _one_sided(lane: Lane, *, is_sent: bool) -> str:
+    """What is wrong with messages of which only one side is there."""
+    source, target = f"worker {lane.source} of a node", f"worker {lane.target}"
+    if is_sent:
+        return f"Workers would wait for ever: {source} sends to {target}, which never receives."
+    return f"Workers would wait for ever: {target} receives from {source}, which never sends."
 
 
 def play(roles: Sequence[Role], *, with_spans: bool = False) -> Played:
@@ -147,8 +175,13 @@ class _Player:
         self._roles = roles
         self._over: dict[_Key, _Over] = {_AT_ONCE: _Over(0.0, "node")}
         self._arrivals: dict[tuple[bool, str, int], list[_Arrival]] = defaultdict(list)
+        self._mails: dict[tuple[bool, Lane, int], list[_Arrival]] = defaultdict(list)
+        self._num_mails = [
+            count_mails(role.program, node_kind=role.node_kind, index=role.index) for role in roles
+        ]
+        self._num_posted: Counter[tuple[int, bool, Lane, bool]] = Counter()
         self._counts: dict[tuple[int, bool, str], int] = defaultdict(int)
-        self._free_s: dict[tuple[bool, str], Numbers] = defaultdict(float)
+        self._free_s: dict[tuple[object, ...], Numbers] = defaultdict(float)
         self._background_s: list[Numbers] = [0.0] * len(roles)
         self._asked_for: _Waiting = []
         self._last_beside: list[_Key | None] = [None] * len(roles)
@@ -179,17 +212,24 @@ class _Player:
 
     def _who_is_missing(self) -> str:
         """Why the programs cannot go on: a collective that not all members of its team begin."""
+        if not self._arrivals:
+            ((first, *_),) = [*self._mails.values()][:1]
+            return (
+                f"Workers would wait for ever: {self._called(first.worker)} begins "
+                f"{_label(first.what)}, and the other worker waits for something else before it "
+                "does its part."
+            )
         (_, name, _), (first, *others) = next(iter(self._arrivals.items()))
-        came = {first.key[0], *(arrival.key[0] for arrival in others)}
+        came = {first.worker, *(arrival.worker for arrival in others)}
         missing = next(
             worker
             for worker in range(len(self._roles))
-            if worker not in came and self._team(worker, first.team)[1] == name
+            if worker not in came and self._team(worker, first.what.team)[1] == name
         )
         return (
-            f"Workers would wait for ever: {self._called(first.key[0])} begins a collective of its "
-            f'team "{first.team}", and {self._called(missing)} never does. All members of a team '
-            "must begin its collectives, in the same order."
+            f"Workers would wait for ever: {self._called(first.worker)} begins a collective of its "
+            f'team "{first.what.team}", and {self._called(missing)} never does. All members of a '
+            "team must begin its collectives, in the same order."
         )
 
     def _called(self, worker: int) -> str:
@@ -255,6 +295,11 @@ class _Player:
                     continue
                 # What is computed next depends on when the others come.
                 yield worker, operation.ticket
+            elif isinstance(operation, Mail):
+                until_s = busy_until_s
+                if rules.busy_factor and not background:
+                    until_s = clock.ready_s + self._work_beside[worker][operation.ticket]
+                self._post(worker, operation, clock, until_s, background=background)
             elif isinstance(operation, Await):
                 key = (worker, operation.ticket)
                 if key not in self._over:
@@ -353,39 +398,95 @@ class _Player:
         self._counts[worker, background, meet.team] = count + 1
         arrivals = self._arrivals[background, name, count]
         came_s = self._slowest_s(worker, meet.team, clock)
-        arrivals.append(_Arrival((worker, meet.ticket), meet.team, came_s, busy_until_s))
+        arrivals.append(_Arrival(worker, meet, came_s, busy_until_s))
         if len(arrivals) < members:
             return False
         del self._arrivals[background, name, count]
-        start_s = self._free_s[background, name]
+        rules = self._roles[worker].rules
+        alone_s = rules.collective(meet.team, meet.kind, meet.num_bytes, meet.talking)
+        self._carry(arrivals, alone_s, rules, [(background, name)])
+        return True
+
+    def _post(
+        self,
+        worker: int,
+        mail: Mail,
+        clock: _Clock,
+        busy_until_s: Numbers | None,
+        *,
+        background: bool,
+    ) -> None:
+        """A worker begins its part of a message, which is under way when the others have too."""
+        role, message = self._roles[worker], mail.message
+        lane = lane_of(message, node_kind=role.node_kind, index=role.index)
+        posted = (worker, background, lane, message.is_sent)
+        number = self._num_posted[posted]
+        self._num_posted[posted] += 1
+        senders, receivers = (
+            sum(own[background, lane, is_sent] > number for own in self._num_mails)
+            for is_sent in (True, False)
+        )
+        if lane.node_kind is not None and not (number or (senders and receivers)):
+            raise ValueError(_one_sided(lane, is_sent=message.is_sent))
+        arrivals = self._mails[background, lane, number]
+        came_s = self._later_of_two_s(worker, message, clock)
+        arrivals.append(_Arrival(worker, message, came_s, busy_until_s))
+        # Where the other side does nothing, a node that was not played does, or a later step.
+        if len(arrivals) < (senders + receivers if senders and receivers else 1):
+            return
+        del self._mails[background, lane, number]
+
+        def cost(talking: float) -> Numbers:
+            return role.rules.collective(
+                _place(message), "point_to_point", message.num_bytes, talking
+            )
+
+        alone_s = cost(mail.talking)
+        if role.rules.serial and any(_is_behind(arrival.what) for arrival in arrivals):
+            # Gloo carries the two one after the other (Team.keeps_order). A card that workers share
+            # is used by others meanwhile, so it takes no longer then.
+            alone_s = np.maximum(alone_s, 2 * cost(0.0))
+        lines = [
+            (background, lane.node_kind, "out of", lane.source),
+            (background, lane.node_kind, "into", lane.target),
+        ]
+        self._carry(arrivals, alone_s, role.rules, lines)
+
+    def _carry(
+        self,
+        arrivals: Sequence[_Arrival],
+        alone_s: Numbers,
+        rules: NodeRules,
+        lines: Sequence[tuple[object, ...]],
+    ) -> None:
+        """All are there: it begins when the lines that it takes are free, and ends for all."""
+        start_s: Numbers = 0.0
+        for line in lines:
+            start_s = np.maximum(start_s, self._free_s[line])
         for arrival in arrivals:
             start_s = np.maximum(start_s, arrival.came_s)
-        rules = self._roles[worker].rules
-        alone_s = rules.collective(meet.team, meet.kind, meet.num_bytes, meet.at_once)
         factor: Numbers = 1.0
         end_s = start_s + alone_s
         if rules.busy_factor:
             beside_s = _busy_until_s(arrivals, start_s) - start_s
-            factor = slowed(alone_s, rules.busy_factor[meet.team], beside_s)
+            factor = slowed(alone_s, rules.busy_factor[_place(arrivals[0].what)], beside_s)
             end_s = start_s + alone_s * factor
-        self._free_s[background, name] = end_s
+        for line in lines:
+            self._free_s[line] = end_s
         for arrival in arrivals:
-            self._begin_and_end(arrival.key, meet, start_s, end_s, factor)
-        return True
+            self._begin_and_end(arrival, start_s, end_s, factor)
 
     def _begin_and_end(
-        self, key: _Key, meet: Meet, start_s: Numbers, end_s: Numbers, factor: Numbers
+        self, arrival: _Arrival, start_s: Numbers, end_s: Numbers, factor: Numbers
     ) -> None:
-        worker = key[0]
-        self._over[key] = _Over(end_s, meet.team)
-        share = self._roles[worker].rules.interference.get(meet.team, 0.0)
+        worker, what = arrival.worker, arrival.what
+        self._over[worker, what.ticket] = _Over(end_s, _place(what))
+        share = self._roles[worker].rules.interference.get(_place(what), 0.0)
         if np.any(share):
             # What is slowed down takes as much from computing, over a longer time.
             self._under_way[worker].append((start_s, end_s, share / factor))
         if self._spans is not None:
-            self._note(
-                worker, meet.team, collective_name(meet.kind, meet.num_bytes), start_s, end_s
-            )
+            self._note(worker, what.team, _label(what), start_s, end_s)
 
     def _team(self, worker: int, team: TeamName) -> tuple[int, str]:
         """How many roles are members, and the team's name."""
@@ -412,6 +513,13 @@ class _Player:
             return clock.ready_s + np.hypot(own_s, np.sqrt(clock.node_variance)) * of_nodes
         node_s = np.sqrt(clock.node_variance + clock.variance * variance)
         return clock.ready_s + own_s * in_node + node_s * of_nodes
+
+    def _later_of_two_s(self, worker: int, message: Message, clock: _Clock) -> Numbers:
+        """When the later one comes of the two workers of a message, who vary by as much."""
+        if not self._roles[worker].rules.jitter:
+            return clock.ready_s
+        variance = clock.variance + (clock.node_variance if message.is_outward else 0.0)
+        return clock.ready_s + np.sqrt(variance) * slowest_of(2)[0]
 
     def _note(self, worker: int, track: str, name: str, start_s: Numbers, end_s: Numbers) -> None:
         if self._spans is not None and end_s > start_s:

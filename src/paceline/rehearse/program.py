@@ -17,7 +17,7 @@ from paceline.collectives import Kind, Numbers
 from paceline.kernels.timeline import Seconds
 from paceline.rehearse.recording import Recording, Replay
 from paceline.steps import Call
-from paceline.teams.virtual import Ask, Await, Begin, Beside, Pause, TeamName
+from paceline.teams.virtual import Ask, Await, Begin, Beside, Message, Pause, TeamName
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +41,30 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Meet:
-    """A collective, and how many of the node's workers talk to other nodes at that time."""
+    """A collective, and the share of the node's workers that talk to other nodes at that time."""
 
     ticket: int
     team: TeamName
     kind: Kind
     num_bytes: int
-    at_once: int
+    talking: float
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """A message, and the share of the node's workers that talk to other nodes at that time."""
+
+    message: Message
+    talking: float
+
+    @property
+    def ticket(self) -> int:
+        """What its end is awaited by."""
+        return self.message.ticket
 
 
 _Stretch: TypeAlias = tuple[str, tuple[Replay | Call, ...]]  # its name, and what is in it
-Operation: TypeAlias = Work | Read | Meet | Await | Ask | Beside | Pause
+Operation: TypeAlias = Work | Read | Meet | Mail | Await | Ask | Beside | Pause
 Program: TypeAlias = tuple[tuple[Operation, ...], ...]
 """Operations, step by step; a Beside holds operations of its own."""
 
@@ -90,8 +103,9 @@ def make_layout(recordings: Sequence[Recording], phases: Sequence[str]) -> Layou
         phases.index(phase) if phase in phases else len(phases)
         for phase in ("backward", "optimizer")
     ]
-    talkers = [
-        sum(_talks_across(recording.steps[number]) for recording in recordings)
+    # Who only receives takes nothing from who sends: links carry both ways at once.
+    talking = [
+        sum(_talks_across(recording.steps[number]) for recording in recordings) / len(recordings)
         for number in range(len(recordings[0].steps))
     ]
     numbers: dict[_Stretch, int] = {}
@@ -99,8 +113,8 @@ def make_layout(recordings: Sequence[Recording], phases: Sequence[str]) -> Layou
     for recording in recordings:  # workers that do alike share a recording
         if id(recording) not in made:
             made[id(recording)] = tuple(
-                tuple(_operations(events, borders, max(1, at_once), numbers))
-                for events, at_once in zip(recording.steps, talkers, strict=True)
+                tuple(_operations(events, borders, share, numbers))
+                for events, share in zip(recording.steps, talking, strict=True)
             )
     return Layout(tuple(numbers), tuple(made[id(recording)] for recording in recordings))
 
@@ -127,16 +141,20 @@ def make_programs(layout: Layout, prices: Prices) -> list[Program]:
 
 
 def _talks_across(events: Sequence[Any]) -> bool:
-    return any(
-        _talks_across(event.events)
-        if isinstance(event, Beside)
-        else isinstance(event, Begin) and event.team == "across"
-        for event in events
-    )
+    for event in events:
+        if isinstance(event, Beside):
+            talks = _talks_across(event.events)
+        elif isinstance(event, Message):
+            talks = event.is_outward and event.is_sent
+        else:
+            talks = isinstance(event, Begin) and event.team == "across"
+        if talks:
+            return True
+    return False
 
 
 def _operations(
-    events: Sequence[Any], borders: Sequence[int], at_once: int, numbers: dict[_Stretch, int]
+    events: Sequence[Any], borders: Sequence[int], talking: float, numbers: dict[_Stretch, int]
 ) -> Iterator[Any]:
     """Operations; work as the number of its stretch in ``numbers``, which grows."""
     last_replay = max(
@@ -162,9 +180,11 @@ def _operations(
             continue
         yield from close()
         if isinstance(event, Begin):
-            yield Meet(event.ticket, event.team, event.kind, event.num_bytes, at_once)
+            yield Meet(event.ticket, event.team, event.kind, event.num_bytes, talking)
+        elif isinstance(event, Message):
+            yield Mail(event, talking)
         elif isinstance(event, Beside):
-            inner = tuple(_operations(event.events, borders, at_once, numbers))
+            inner = tuple(_operations(event.events, borders, talking, numbers))
             yield Beside(event.ticket, inner)
         else:
             yield event

@@ -376,14 +376,14 @@ def _prices(
 
 
 def _collective_cost(topology: Topology, library: Library) -> CollectiveCost:
-    alone = replace(topology, workers_per_node=1)
-    places = {"world": topology, "node": topology.node, "across": alone}
+    places = {"world": topology, "node": topology.node}
     known: dict[tuple[Any, ...], Numbers] = {}
 
-    def cost(team: TeamName, kind: Any, num_bytes: int, at_once: int) -> Numbers:
-        key = (team, kind, num_bytes, at_once)
+    def cost(team: TeamName, kind: Any, num_bytes: int, talking: float) -> Numbers:
+        key = (team, kind, num_bytes, talking)
         if key not in known:
-            place = topology.across if team == "across" and at_once > 1 else places[team]
+            num_talking = np.maximum(1, talking * topology.workers_per_node)
+            place = topology.across_beside(num_talking) if team == "across" else places[team]
             known[key] = collective_s(kind, num_bytes, place, library=library)
         return known[key]
 

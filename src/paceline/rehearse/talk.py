@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline.rehearse.recording import Recording
-from paceline.teams.virtual import Ask, Await, Begin, Beside
+from paceline.teams.virtual import Ask, Await, Begin, Beside, Message
 
 SMALL_BYTES = 4096
 """A message whose size does not matter: its latency is its cost."""
@@ -49,6 +49,9 @@ def _shape(events: Sequence[Any], *, ignore_below: int = 0) -> list[Any]:
         if isinstance(event, Begin):
             num_bytes = event.num_bytes if event.num_bytes >= ignore_below else 0
             found.append((event.team, event.kind, num_bytes))
+        elif isinstance(event, Message):
+            num_bytes = event.num_bytes if event.num_bytes >= ignore_below else 0
+            found.append((event.team, event.is_sent, event.is_outward, num_bytes))
         elif isinstance(event, Await):
             found.append("await")
         elif isinstance(event, Ask):
@@ -61,7 +64,7 @@ def _shape(events: Sequence[Any], *, ignore_below: int = 0) -> list[Any]:
 def _talk_in(events: Sequence[Any]) -> list[Any]:
     found: list[Any] = []
     for event in events:
-        if isinstance(event, Begin | Await | Ask):
+        if isinstance(event, Begin | Message | Await | Ask):
             found.append(event)
         elif isinstance(event, Beside):
             found.append(_talk_in(event.events))

@@ -132,14 +132,16 @@ class DeltaWire(Wire):
         received = [torch.empty_like(part) for part in encoded]
         received[across.rank] = encoded[across.rank]
         pendings: list[Pending] = []
-        # NCCL carries what two workers send each other in the order of their calls: one of them
-        # must send first, and the other receive.
-        for peer in range(across.rank):
-            pendings.append(across.receive(received[peer], peer))
-            pendings.append(across.send(encoded[peer], peer))
-        for peer in range(across.rank + 1, across.size):
-            pendings.append(across.send(encoded[peer], peer))
-            pendings.append(across.receive(received[peer], peer))
+        for peer in range(across.size):
+            if peer == across.rank:
+                continue
+            sends_first = across.keeps_order and peer > across.rank
+            for is_sent in (sends_first, not sends_first):
+                pendings.append(
+                    across.send(encoded[peer], peer)
+                    if is_sent
+                    else across.receive(received[peer], peer)
+                )
         for pending in pendings:
             pending.wait()
         parts = [self._codec.decode(part) for part in received]

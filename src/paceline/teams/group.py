@@ -92,6 +92,11 @@ class GroupTeam(Team):
         """Bytes of tensors handed over so far."""
         return self._bytes_handed
 
+    @property
+    def keeps_order(self) -> bool:
+        """Where a GPU's messages go by NCCL."""
+        return "nccl" in dist.get_backend_config(self.group)
+
     def _pending(self, tensor: torch.Tensor, work: dist.Work | None) -> Pending:
         self._bytes_handed += tensor.nbytes
         return WorkPending(work, is_on_host=tensor.device.type == "cpu")

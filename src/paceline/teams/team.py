@@ -55,6 +55,16 @@ class Team(ABC):
     def bytes_handed(self) -> int:
         """Bytes of tensors that this worker has handed to the team so far."""
 
+    @property
+    @abstractmethod
+    def keeps_order(self) -> bool:
+        """Whether two members' messages to each other are carried in the order of their calls.
+
+        NCCL does: one of the two must send first, and the other receive. Where it is not so, all
+        had better receive first: Gloo carries a call to receive behind what is sent before it, so
+        messages that could pass each other on the line come one after the other.
+        """
+
     @abstractmethod
     def all_reduce(self, tensor: torch.Tensor, op: Op = "sum") -> Pending:
         """Combine the members' tensors; every member gets the result."""
@@ -104,3 +114,8 @@ class WrappedTeam(Team):
     def bytes_handed(self) -> int:
         """Bytes handed to the team that does the work."""
         return self._team.bytes_handed
+
+    @property
+    def keeps_order(self) -> bool:
+        """As the team that does the work."""
+        return self._team.keeps_order

@@ -6,6 +6,7 @@ and with how many bytes, and where it waited for them. Somebody else puts times 
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,6 +32,22 @@ class Begin:
     team: TeamName
     kind: Kind
     num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A worker begins to send to another one, or to receive from it."""
+
+    ticket: int
+    team: TeamName
+    is_sent: bool
+    is_outward: bool
+    """Whether the other worker is on another node."""
+    offset: int
+    """How far its place in its node is from this worker's in its own."""
+    num_bytes: int
+    is_behind: bool = False
+    """Whether it is received, and this worker has begun to send to that one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +123,11 @@ class VirtualPending(Pending):
         self._ticket: int | None = ticket
         self._num_asked = 0
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the program has waited for it."""
+        return self._ticket is None
+
     def wait(self) -> None:
         """Write down that the program waits here; the second time it does not."""
         if self._ticket is not None:
@@ -125,11 +147,21 @@ class VirtualPending(Pending):
 class VirtualTeam(Team):
     """A team of which only this worker exists."""
 
-    def __init__(self, journal: Journal, name: TeamName, *, size: int, rank: int) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        name: TeamName,
+        *,
+        size: int,
+        rank: int,
+        peer_of: Callable[[int], tuple[bool, int]],
+    ) -> None:
         self._journal = journal
         self._name = name
         self._size = size
         self._rank = rank
+        self._peer_of = peer_of  # by rank: whether it is on another node, and its offset
+        self._sent: dict[int, VirtualPending] = {}  # by rank: the last message to it
         self._bytes_handed = 0
 
     @property
@@ -146,6 +178,11 @@ class VirtualTeam(Team):
     def bytes_handed(self) -> int:
         """Bytes handed over so far."""
         return self._bytes_handed
+
+    @property
+    def keeps_order(self) -> bool:
+        """Nobody knows yet what will carry the messages."""
+        return False
 
     def _begin(self, kind: Kind, num_bytes: int) -> Pending:
         self._bytes_handed += num_bytes
@@ -170,12 +207,28 @@ class VirtualTeam(Team):
         return self._begin("all_gather", output.nbytes)
 
     def send(self, tensor: torch.Tensor, to: int) -> Pending:
-        """Write down a message."""
-        return self._begin("point_to_point", tensor.nbytes)
+        """Write down that a message begins."""
+        self._bytes_handed += tensor.nbytes
+        self._sent[to] = self._message(tensor, to, is_sent=True)
+        return self._sent[to]
 
     def receive(self, tensor: torch.Tensor, source: int) -> Pending:
-        """The sender's message is the one that costs."""
-        return self._begin("point_to_point", 0)
+        """Write down that a message is waited for."""
+        return self._message(tensor, source, is_sent=False)
+
+    def _message(self, tensor: torch.Tensor, peer: int, *, is_sent: bool) -> VirtualPending:
+        if not 0 <= peer < self._size or peer == self._rank:
+            raise ValueError(
+                f"Worker {self._rank} of a team of {self._size} has no worker {peer} to send to or "
+                "to receive from."
+            )
+        ticket = self._journal.new_ticket()
+        is_outward, offset = self._peer_of(peer)
+        is_behind = not is_sent and peer in self._sent and not self._sent[peer].is_over
+        self._journal.append(
+            Message(ticket, self._name, is_sent, is_outward, offset, tensor.nbytes, is_behind)
+        )
+        return VirtualPending(self._journal, ticket)
 
     def agree(self, number: float, op: Op = "mean") -> float:
         """All members are alike, so they agree with this one."""
@@ -206,11 +259,15 @@ def virtual_workers(
     journal: Journal, node_sizes: tuple[int, ...], *, node: int, index: int
 ) -> Workers:
     """The workers of a cluster as worker ``index`` of node ``node`` sees them."""
-    starts = accumulate(node_sizes[:-1], initial=0)
+    starts = list(accumulate(node_sizes[:-1], initial=0))
     nodes = tuple(
         tuple(range(start, start + size)) for start, size in zip(starts, node_sizes, strict=True)
     )
     peers = [place for place, size in enumerate(node_sizes) if index < size]
+
+    def in_world(rank: int) -> tuple[bool, int]:
+        place = bisect(starts, rank) - 1
+        return place != node, rank - starts[place] - index
 
     def team(name: TeamName) -> VirtualTeam:
         size, rank = {
@@ -218,7 +275,12 @@ def virtual_workers(
             "node": (node_sizes[node], index),
             "across": (len(peers), peers.index(node)),
         }[name]
-        return VirtualTeam(journal, name, size=size, rank=rank)
+        peer_of: Callable[[int], tuple[bool, int]] = {
+            "world": in_world,
+            "node": lambda rank: (False, rank - index),
+            "across": lambda rank: (True, 0),
+        }[name]
+        return VirtualTeam(journal, name, size=size, rank=rank, peer_of=peer_of)
 
     return Workers(
         world=team("world"),
