@@ -285,6 +285,7 @@ def test_all_strategies_side_by_side(here: Path, capsys: pytest.CaptureFixture[s
         (("mlp", "--nodes", "4"), "Nodes and workers are a cluster's"),
         (("mlp", "--strategy", "dasso"), "did you mean 'daso'"),
         (("mlp", *CLUSTER, "--jitter", "inf"), "not by inf"),
+        (("mlp", *CLUSTER, "--nodes", "1000000000"), "more than the 10,000,000"),
         (("mlp", *CLUSTER, "--samples", "9", "--epochs", "inf"), "--epochs needs"),
         (
             ("mlp", *CLUSTER, "--strategy", "daso", "--option", "daso.perid=8"),

@@ -31,6 +31,9 @@ MEASURED_LINK_UNCERTAINTY = 0.1
 NOMINAL_LINK_UNCERTAINTY = 0.3
 """Of exposed communication over links whose figures are a data sheet's."""
 
+MOST_WORKERS = 10_000_000
+"""Of a cluster: every node's number of workers is kept."""
+
 
 def predict(
     step: Step | Capture,
@@ -185,7 +188,14 @@ def _resized(cluster: str | Path | Cluster, nodes: int | None, workers: int | No
     chosen = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     if workers is not None:
         chosen = chosen.with_workers(workers)
-    return chosen if nodes is None else chosen.with_nodes(nodes)
+    if nodes is not None:
+        chosen = chosen.with_nodes(nodes)
+    if chosen.num_workers > MOST_WORKERS:
+        raise ValueError(
+            f"{chosen.num_workers:,} workers are more than the {MOST_WORKERS:,} of the largest "
+            "cluster that can be predicted."
+        )
+    return chosen
 
 
 def _on(device: str | Device | None, cluster: Cluster) -> Cluster:
