@@ -363,11 +363,12 @@ def test_a_message_to_a_node_that_does_otherwise_costs_its_time() -> None:
     assert play_node([root]).ends_s.tolist() == [[20.0]]
 
 
-def test_the_last_message_may_be_received_after_what_was_recorded() -> None:
-    """A pipeline: what is sent in one step is taken in the next."""
-    first = program([sends(1, 1)], [Await(1), sends(2, 1)])
-    second = program([call("work")], [receives(1, -1), Await(1)])
-    assert play_node([first, second], work=1.0).ends_s.tolist() == [[0.0, 11.0], [1.0, 11.0]]
+def test_the_last_messages_may_be_received_after_what_was_recorded() -> None:
+    """A pipeline: what is sent in one step is taken in the next but one."""
+    first = program([sends(1, 1)], [sends(2, 1)], [Await(1), sends(3, 1)], [Await(2), sends(4, 1)])
+    second = program([call("work")], [], [receives(1, -1), Await(1)], [receives(2, -1), Await(2)])
+    ends_s = [[0.0, 0.0, 11.0, 21.0], [1.0, 1.0, 11.0, 21.0]]
+    assert play_node([first, second], work=1.0).ends_s.tolist() == ends_s
 
 
 def test_messages_in_the_background_find_each_other() -> None:
@@ -380,10 +381,10 @@ def test_messages_in_the_background_find_each_other() -> None:
 
 def test_messages_that_only_one_side_knows_of_are_an_error() -> None:
     silent = program([call("work")])
-    lost = r"worker 0 of a node sends to worker 1, which never receives\.$"
+    lost = r"from worker 0 of a node to worker 1 .*, 1 are sent and 0 are received in 1 steps\.$"
     with pytest.raises(ValueError, match=lost):
         play_node([program([sends(1, 1), Await(1)]), silent], work=1.0)
-    missed = r"worker 1 receives from worker 0 of a node, which never sends\.$"
+    missed = r"from worker 0 of a node to worker 1 .*, 0 are sent and 1 are received in 1 steps\.$"
     with pytest.raises(ValueError, match=missed):
         play_node([silent, program([receives(1, -1), Await(1)])], work=1.0)
 
@@ -401,3 +402,44 @@ def test_two_that_vary_are_as_late_as_the_later_one() -> None:
     later = 0.1 * 4.0 / math.sqrt(math.pi)  # the mean of the larger of two normal numbers
     ends = play_node([first, second], work=4.0, jitter=0.1).ends_s
     assert ends == pytest.approx(14.0 + later, rel=1e-3)
+
+
+def test_a_node_sends_more_than_is_received() -> None:
+    first = program(*[[sends(2 * n, 1), sends(2 * n + 1, 1)] for n in range(6)])
+    second = program(*[[receives(n, -1), Await(n)] for n in range(6)])
+    with pytest.raises(ValueError, match=r"6 are sent and 3 are received in 3 steps"):
+        play_node([first, second])
+
+
+def test_messages_of_another_team_are_others() -> None:
+    first = program([sends(1, 1), Await(1)])
+    second = program([Message(1, "node", False, False, -1, 1), Await(1)])
+    with pytest.raises(ValueError, match=r'by the team "world", 1 are sent and 0'):
+        play_node([first, second])
+
+
+def test_nodes_that_take_turns_in_sending_and_receiving_do_not_wait_for_ever() -> None:
+    """Even nodes send and then receive; odd ones, which are not played, the other way round."""
+    even = program([sends(1, 0, out=True), Await(1), receives(2, 0, out=True), Await(2)])
+    assert play_node([even]).ends_s.tolist() == [[20.0]]
+
+
+def test_messages_to_other_nodes_pair_up_in_their_step_alone() -> None:
+    """What comes in the second step is not what was sent in the first."""
+    first = program(
+        [sends(1, 0, out=True), Await(1), call("work")], [receives(2, 0, out=True), Await(2)]
+    )
+    assert play_node([first], work=3.0).ends_s.tolist() == [[13.0, 23.0]]
+
+
+def test_a_collective_that_is_begun_does_not_hold_up_a_message() -> None:
+    first = program(
+        [Begin(1, "node", "all_reduce", 1), sends(2, 1), Await(2), call("work"), Await(1)]
+    )
+    second = program([receives(1, -1), Await(1), Begin(2, "node", "all_reduce", 1), Await(2)])
+    assert play_node([first, second], work=1.0).ends_s.tolist() == [[20.0], [20.0]]
+
+
+def test_a_nodes_workers_share_the_card_for_what_they_receive() -> None:
+    gathers = program([receives(1, 0, out=True), receives(2, 0, out=True), Await(1), Await(2)])
+    assert play_node([gathers] * 2).ends_s.tolist() == [[40.0], [40.0]]

@@ -179,6 +179,87 @@ def test_a_strategy_of_messages_trains_and_is_rehearsed() -> None:
         assert steps_s[1::2] == pytest.approx(inside_s + outward_s, rel=1e-3)
 
 
+class First(Strategy):
+    """The first worker of each node averages with those of the others."""
+
+    def after_step(self) -> None:
+        super().after_step()
+        if self.workers.node.rank == 0:
+            for parameter in self.replica.parameters:
+                self.wait(self.workers.across.all_reduce(parameter.data, "mean"))
+
+
+class AcrossRing(Strategy):
+    """Everybody sends to the same place of the next node that has it."""
+
+    def after_step(self) -> None:
+        super().after_step()
+        across = self.workers.across
+        for parameter in self.replica.parameters if across.size > 1 else ():
+            other = torch.empty_like(parameter.data)
+            receiving = across.receive(other, (across.rank - 1) % across.size)
+            self.wait(across.send(parameter.data, (across.rank + 1) % across.size))
+            self.wait(receiving)
+
+
+class FarSide(Strategy):
+    """Workers of one half of a node swap with those of the other half."""
+
+    def after_step(self) -> None:
+        super().after_step()
+        node = self.workers.node
+        peer = (node.rank + node.size // 2) % node.size
+        for parameter in self.replica.parameters:
+            receiving = node.receive(torch.empty_like(parameter.data), peer)
+            self.wait(node.send(parameter.data, peer))
+            self.wait(receiving)
+
+
+@pytest.mark.parametrize("sizes", [(4, 2), (2, 4), (4, 2, 2)])
+@pytest.mark.parametrize(("strategy", "talkers"), [(First, 1), (AcrossRing, 2)])
+def test_nodes_of_unequal_size_share_their_own_cards(
+    sizes: tuple[int, ...], strategy: type[Strategy], talkers: int
+) -> None:
+    """The others of the larger node have nobody to talk to, and take nothing of its card."""
+    step = Step(
+        model=nn.Linear(400, 300, bias=False),
+        inputs=torch.empty(2, 400),
+        loss=lambda output, _: output.square().sum(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+    timed = rehearse(step, strategy(), node_sizes=sizes).time(
+        across_cluster(1e6, sizes), KernelModel(load_device("cpu-core"))
+    )
+    passes = 2 * (1 - 1 / len(sizes)) if strategy is First else 1
+    talk_s = passes * talkers * 4 * 400 * 300 / 1e6
+    assert timed.steps_s == pytest.approx(talk_s, rel=0.01)
+
+
+def test_workers_that_swap_over_a_distance_are_all_played() -> None:
+    """The first two do alike, the others the other way round."""
+    step = zoo_step("mlp", batch=2)
+    rehearsal = rehearse(step, FarSide(), node_sizes=(4, 4))
+    assert not rehearsal.is_alike
+    rehearsal.time(across_cluster(1e6, (4, 4)), KernelModel(load_device("cpu-core")))
+
+
+def test_timing_many_at_once_where_some_talk_to_nobody() -> None:
+    step = zoo_step("mlp", batch=2)
+    rehearsal = rehearse(step, First(), node_sizes=(2, 2))
+    model = KernelModel(load_device("cpu-core"))
+    free = Route(latency_s=0.0, bandwidth_bytes_per_s=1e15)
+
+    def topology(bandwidth: Any) -> Topology:
+        between = Route(latency_s=0.0, bandwidth_bytes_per_s=bandwidth)
+        return Topology(num_nodes=2, workers_per_node=2, inside=free, between=between)
+
+    bandwidths = np.array([1e6, 1e7])
+    many = rehearsal.retime(Conditions(topology=topology(bandwidths), jitter=0.0), model)
+    for place, bandwidth in enumerate(bandwidths):
+        one = rehearsal.retime(Conditions(topology=topology(bandwidth), jitter=0.0), model)
+        assert many.steps_s[:, place] == pytest.approx(one.steps_s)
+
+
 def across_cluster(link_bytes_per_s: float, node_sizes: tuple[int, ...]) -> Cluster:
     base = load_cluster("lab-2x2").nodes[0]
     free = Link(latency_s=0.0, bandwidth_bytes_per_s=1e15)

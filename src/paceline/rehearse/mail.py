@@ -7,39 +7,66 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from paceline.rehearse.program import Mail, Operation, Program
-from paceline.teams.virtual import Beside, Message
+from paceline.teams.virtual import Beside, Message, TeamName
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
     """Where messages follow one another: from one place in a node to another.
 
-    Nodes that are alike do alike, so a message to another node's worker is taken for one of many:
-    whoever sends it gets another such message from a third node.
+    Inside a node both workers were recorded, and their messages pair up in order. Of the nodes
+    only one was, and others of its kind are taken to do alike: a worker that sends to another node
+    gets, in the same step, such a message from a third.
     """
 
-    node_kind: int | None
-    """The kind of node in which the messages stay; None if they leave it."""
+    team: TeamName
+    background: bool
+    node_kind: int
     source: int
     target: int
+    step: int | None
+    """Of a message to another node: the step in which it begins."""
 
 
-def lane_of(message: Message, *, node_kind: int, index: int) -> Lane:
+_Side = tuple[Lane, bool]  # and whether it is the sender's
+
+
+def lane_of(message: Message, *, background: bool, node_kind: int, index: int, step: int) -> Lane:
     """The lane of a message of a worker that has this place in a node of this kind."""
     other = index + message.offset
     source, target = (index, other) if message.is_sent else (other, index)
-    return Lane(None if message.is_outward else node_kind, source, target)
+    own_step = step if message.is_outward else None
+    return Lane(message.team, background, node_kind, source, target, own_step)
 
 
-def count_mails(
-    program: Program, *, node_kind: int, index: int
-) -> Counter[tuple[bool, Lane, bool]]:
-    """How many messages a program has: in the background or not, by lane, sent or received."""
-    return Counter(
-        (background, lane_of(message, node_kind=node_kind, index=index), message.is_sent)
-        for step in program
-        for background, message in _messages(step, background=False)
-    )
+def count_mails(program: Program, *, node_kind: int, index: int, start: int = 0) -> Counter[_Side]:
+    """How many messages a program has from a step on, by lane and side."""
+    found: Counter[_Side] = Counter()
+    for step in range(start, len(program)):
+        for background, message in _messages(program[step], background=False):
+            lane = lane_of(
+                message, background=background, node_kind=node_kind, index=index, step=step
+            )
+            found[lane, message.is_sent] += 1
+    return found
+
+
+def check_mails(late: Counter[_Side], num_steps: int) -> None:
+    """ValueError if workers of a node do not receive what others of it send.
+
+    ``late`` are the messages of the last so many steps: before, receiving may still have to begin,
+    and what is sent last may be received after what was recorded.
+    """
+    for lane in dict.fromkeys(lane for lane, _ in late if lane.step is None):
+        sent, received = late[lane, True], late[lane, False]
+        a_step = -(-max(sent, received) // num_steps)
+        if sent and received and abs(sent - received) <= a_step:
+            continue
+        raise ValueError(
+            f"Workers would wait for ever: of the messages from worker {lane.source} of a node to "
+            f'worker {lane.target} by the team "{lane.team}", {sent} are sent and {received} are '
+            f"received in {num_steps} steps."
+        )
 
 
 def _messages(

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from paceline.collectives import Kind, Numbers
 from paceline.rehearse.busy import slowed, work_beside
-from paceline.rehearse.mail import Lane, count_mails, lane_of
+from paceline.rehearse.mail import Lane, check_mails, count_mails, lane_of
 from paceline.rehearse.program import Mail, Meet, Operation, Program, Read, Work
 from paceline.rehearse.straggler import slowest_of
 from paceline.teams.virtual import Ask, Await, Beside, Message, Pause, TeamName
@@ -125,6 +125,8 @@ class _Arrival:
 
     worker: int
     what: Meet | Message
+    talking: float
+    """The share of its node's workers that talk to other nodes at that time."""
     came_s: Numbers
     busy_until_s: Numbers | None
     """When it is through with what it computes before it needs the result, if that matters."""
@@ -157,14 +159,6 @@ def _busy_until_s(arrivals: Sequence[_Arrival], start_s: Numbers) -> Numbers:
     return until_s
 
 
-def _one_sided(lane: Lane, *, is_sent: bool) -> str:
-    """What is wrong with messages of which only one side is there."""
-    source, target = f"worker {lane.source} of a node", f"worker {lane.target}"
-    if is_sent:
-        return f"Workers would wait for ever: {source} sends to {target}, which never receives."
-    return f"Workers would wait for ever: {target} receives from {source}, which never sends."
-
-
 def play(roles: Sequence[Role], *, with_spans: bool = False) -> Played:
     """Play the roles' programs until all have ended."""
     return _Player(roles, with_spans=with_spans).play()
@@ -175,11 +169,14 @@ class _Player:
         self._roles = roles
         self._over: dict[_Key, _Over] = {_AT_ONCE: _Over(0.0, "node")}
         self._arrivals: dict[tuple[bool, str, int], list[_Arrival]] = defaultdict(list)
-        self._mails: dict[tuple[bool, Lane, int], list[_Arrival]] = defaultdict(list)
-        self._num_mails = [
-            count_mails(role.program, node_kind=role.node_kind, index=role.index) for role in roles
-        ]
-        self._num_posted: Counter[tuple[int, bool, Lane, bool]] = Counter()
+        self._soft: set[_Key] = set()
+        self._freed: set[_Key] = set()
+        self._mails: dict[tuple[Lane, int], list[_Arrival]] = defaultdict(list)
+        self._released: set[tuple[Lane, int]] = set()
+        self._num_posted: Counter[tuple[int, Lane, bool]] = Counter()
+        num_steps = len(roles[0].program)
+        check_mails(self._count_mails(num_steps // 2), num_steps - num_steps // 2)
+        self._num_mails = self._count_mails()
         self._counts: dict[tuple[int, bool, str], int] = defaultdict(int)
         self._free_s: dict[tuple[object, ...], Numbers] = defaultdict(float)
         self._background_s: list[Numbers] = [0.0] * len(roles)
@@ -193,27 +190,60 @@ class _Player:
         self._premature: npt.NDArray[np.bool_] = np.array(False)
         self._spans: list[Span] | None = [] if with_spans else None
 
+    def _count_mails(self, start: int = 0) -> Counter[tuple[Lane, bool]]:
+        """Of all roles, from a step on."""
+        return sum(
+            (
+                count_mails(role.program, node_kind=role.node_kind, index=role.index, start=start)
+                for role in self._roles
+            ),
+            Counter(),
+        )
+
     def play(self) -> Played:
         mains: _Waiting = [(self._main(worker), None) for worker in range(len(self._roles))]
         beside: _Waiting = []
         while mains or beside:
             mains, has_moved = self._advance(mains)
-            if mains and not has_moved:
-                raise ValueError(self._who_is_missing())
             # What background work takes from the main programs must be known before they go on.
             beside = [*beside, *self._asked_for]
             self._asked_for = []
-            while has_moved:
-                beside, has_moved = self._advance(beside)
-            if beside and not mains:
+            moves_beside = True
+            while moves_beside:
+                beside, moves_beside = self._advance(beside)
+                has_moved = has_moved or moves_beside
+            if not has_moved and not self._let_go([*mains, *beside]):
                 raise ValueError(self._who_is_missing())
-        ends = np.array([np.stack(np.broadcast_arrays(*steps)) for steps in self._ends])
-        return Played(ends_s=ends, premature=self._premature, spans=tuple(self._spans or ()))
+        ends = np.stack(np.broadcast_arrays(*(end for own in self._ends for end in own)))
+        return Played(
+            ends_s=ends.reshape(len(self._roles), -1, *ends.shape[1:]),
+            premature=self._premature,
+            spans=tuple(self._spans or ()),
+        )
+
+    def _let_go(self, waiting: _Waiting) -> bool:
+        """Nobody can go on: let those go on who need not wait, if there are any.
+
+        First who has begun a collective and does not need its result yet; then messages to other
+        nodes, which must be doing something else than the one that was recorded.
+        """
+        soft = [key for _, key in waiting if key is not None and key in self._soft]
+        if soft:
+            self._soft.difference_update(soft)
+            self._freed.update(soft)
+            return True
+        for (lane, number), arrivals in self._mails.items():
+            if lane.step is not None:
+                del self._mails[lane, number]
+                self._released.add((lane, number))
+                for arrival in arrivals:
+                    self._carry_mail([arrival], lane)
+                return True
+        return False
 
     def _who_is_missing(self) -> str:
         """Why the programs cannot go on: a collective that not all members of its team begin."""
-        if not self._arrivals:
-            ((first, *_),) = [*self._mails.values()][:1]
+        for first, *_ in self._mails.values():
             return (
                 f"Workers would wait for ever: {self._called(first.worker)} begins "
                 f"{_label(first.what)}, and the other worker waits for something else before it "
@@ -243,10 +273,12 @@ class _Player:
         still: _Waiting = []
         has_moved = False
         for process, key in waiting:
-            if key is not None and key not in self._over:
+            if key is not None and key not in self._over and key not in self._freed:
                 still.append((process, key))
                 continue
             has_moved = True
+            if key is not None:
+                self._freed.discard(key)
             blocked = next(process, None)
             if blocked is not None:
                 still.append((process, blocked))
@@ -256,19 +288,19 @@ class _Player:
         clock = _Clock()
         begun_s: Numbers = 0.0
         for number, operations in enumerate(self._roles[worker].program):
-            yield from self._run(worker, operations, clock, None, background=False)
+            yield from self._run(worker, operations, clock, None, step=number, background=False)
             clock.end_step()
             self._ends[worker].append(clock.ready_s)
             self._note(worker, "step", f"step {number}", begun_s, clock.ready_s)
             begun_s = clock.ready_s
 
-    def _beside(self, worker: int, beside: Beside, asked: _Clock) -> _Process:
+    def _beside(self, worker: int, beside: Beside, asked: _Clock, step: int) -> _Process:
         start_s = np.maximum(asked.ready_s, self._background_s[worker])
         clock = _Clock(start_s, start_s, asked.variance, asked.node_variance)
         busy_until_s = None
         if self._roles[worker].rules.busy_factor:
             busy_until_s = asked.ready_s + self._work_beside[worker][beside.ticket]
-        yield from self._run(worker, beside.events, clock, busy_until_s, background=True)
+        yield from self._run(worker, beside.events, clock, busy_until_s, step=step, background=True)
         self._background_s[worker] = clock.ready_s
         self._over[worker, beside.ticket] = _Over(clock.ready_s, "across")
         self._note(worker, "background", "exchange", start_s, clock.ready_s)
@@ -280,6 +312,7 @@ class _Player:
         clock: _Clock,
         busy_until_s: Numbers | None,
         *,
+        step: int,
         background: bool,
     ) -> _Process:
         """``busy_until_s``: when the main program is through with what it computes beside this."""
@@ -294,12 +327,13 @@ class _Player:
                 if self._arrive(worker, operation, clock, until_s, background=background):
                     continue
                 # What is computed next depends on when the others come.
+                self._soft.add((worker, operation.ticket))
                 yield worker, operation.ticket
             elif isinstance(operation, Mail):
                 until_s = busy_until_s
                 if rules.busy_factor and not background:
                     until_s = clock.ready_s + self._work_beside[worker][operation.ticket]
-                self._post(worker, operation, clock, until_s, background=background)
+                self._post(worker, operation, clock, until_s, step=step, background=background)
             elif isinstance(operation, Await):
                 key = (worker, operation.ticket)
                 if key not in self._over:
@@ -316,17 +350,18 @@ class _Player:
                         yield key
                     self._premature = self._premature | (self._over[key].at_s > clock.host_s)
             elif isinstance(operation, Beside):
-                self._begin_beside(worker, operation, clock)
+                self._begin_beside(worker, operation, clock, step)
                 yield _AT_ONCE
             elif isinstance(operation, Read):
                 clock.host_s = clock.ready_s
             elif isinstance(operation, Pause):
                 clock.hold(clock.ready_s + operation.seconds, host=True)
 
-    def _begin_beside(self, worker: int, beside: Beside, clock: _Clock) -> None:
+    def _begin_beside(self, worker: int, beside: Beside, clock: _Clock, step: int) -> None:
         asked = _Clock(clock.host_s, clock.device_s, clock.variance, clock.node_variance)
         # In order: behind the background work that was asked for before.
-        self._asked_for.append((self._beside(worker, beside, asked), self._last_beside[worker]))
+        process = self._beside(worker, beside, asked, step)
+        self._asked_for.append((process, self._last_beside[worker]))
         self._last_beside[worker] = (worker, beside.ticket)
 
     def _hold(self, worker: int, over: _Over, clock: _Clock, *, host: bool) -> None:
@@ -398,13 +433,11 @@ class _Player:
         self._counts[worker, background, meet.team] = count + 1
         arrivals = self._arrivals[background, name, count]
         came_s = self._slowest_s(worker, meet.team, clock)
-        arrivals.append(_Arrival(worker, meet, came_s, busy_until_s))
+        arrivals.append(_Arrival(worker, meet, meet.talking, came_s, busy_until_s))
         if len(arrivals) < members:
             return False
         del self._arrivals[background, name, count]
-        rules = self._roles[worker].rules
-        alone_s = rules.collective(meet.team, meet.kind, meet.num_bytes, meet.talking)
-        self._carry(arrivals, alone_s, rules, [(background, name)])
+        self._carry(arrivals, meet.kind, [(background, name)])
         return True
 
     def _post(
@@ -414,50 +447,42 @@ class _Player:
         clock: _Clock,
         busy_until_s: Numbers | None,
         *,
+        step: int,
         background: bool,
     ) -> None:
-        """A worker begins its part of a message, which is under way when the others have too."""
+        """A worker begins its side of a message, which is under way when the other has too."""
         role, message = self._roles[worker], mail.message
-        lane = lane_of(message, node_kind=role.node_kind, index=role.index)
-        posted = (worker, background, lane, message.is_sent)
-        number = self._num_posted[posted]
-        self._num_posted[posted] += 1
-        senders, receivers = (
-            sum(own[background, lane, is_sent] > number for own in self._num_mails)
-            for is_sent in (True, False)
+        lane = lane_of(
+            message, background=background, node_kind=role.node_kind, index=role.index, step=step
         )
-        if lane.node_kind is not None and not (number or (senders and receivers)):
-            raise ValueError(_one_sided(lane, is_sent=message.is_sent))
-        arrivals = self._mails[background, lane, number]
+        number = self._num_posted[worker, lane, message.is_sent]
+        self._num_posted[worker, lane, message.is_sent] += 1
         came_s = self._later_of_two_s(worker, message, clock)
-        arrivals.append(_Arrival(worker, message, came_s, busy_until_s))
-        # Where the other side does nothing, a node that was not played does, or a later step.
-        if len(arrivals) < (senders + receivers if senders and receivers else 1):
+        arrival = _Arrival(worker, message, mail.talking, came_s, busy_until_s)
+        has_other_side = self._num_mails[lane, not message.is_sent] > number
+        if not has_other_side or (lane, number) in self._released:
+            # The other side is a node that was not played, or a step after those that were.
+            self._carry_mail([arrival], lane)
             return
-        del self._mails[background, lane, number]
+        arrivals = self._mails[lane, number]
+        arrivals.append(arrival)
+        if len(arrivals) == 2:
+            del self._mails[lane, number]
+            self._carry_mail(arrivals, lane)
 
-        def cost(talking: float) -> Numbers:
-            return role.rules.collective(
-                _place(message), "point_to_point", message.num_bytes, talking
-            )
-
-        alone_s = cost(mail.talking)
-        if role.rules.serial and any(_is_behind(arrival.what) for arrival in arrivals):
-            # Gloo carries the two one after the other (Team.keeps_order). A card that workers share
-            # is used by others meanwhile, so it takes no longer then.
-            alone_s = np.maximum(alone_s, 2 * cost(0.0))
+    def _carry_mail(self, arrivals: Sequence[_Arrival], lane: Lane) -> None:
+        """What one worker sends goes in order, and so does what one receives."""
+        is_inside = lane.step is None
+        ends = {True: ("out of", lane.source), False: ("into", lane.target)}
         lines = [
-            (background, lane.node_kind, "out of", lane.source),
-            (background, lane.node_kind, "into", lane.target),
+            (lane.background, is_inside, lane.node_kind, *ends[arrival.what.is_sent])
+            for arrival in arrivals
+            if isinstance(arrival.what, Message)
         ]
-        self._carry(arrivals, alone_s, role.rules, lines)
+        self._carry(arrivals, "point_to_point", lines)
 
     def _carry(
-        self,
-        arrivals: Sequence[_Arrival],
-        alone_s: Numbers,
-        rules: NodeRules,
-        lines: Sequence[tuple[object, ...]],
+        self, arrivals: Sequence[_Arrival], kind: Kind, lines: Sequence[tuple[object, ...]]
     ) -> None:
         """All are there: it begins when the lines that it takes are free, and ends for all."""
         start_s: Numbers = 0.0
@@ -465,8 +490,10 @@ class _Player:
             start_s = np.maximum(start_s, self._free_s[line])
         for arrival in arrivals:
             start_s = np.maximum(start_s, arrival.came_s)
+        alone_s = self._alone_s(arrivals, kind)
         factor: Numbers = 1.0
         end_s = start_s + alone_s
+        rules = self._roles[arrivals[-1].worker].rules
         if rules.busy_factor:
             beside_s = _busy_until_s(arrivals, start_s) - start_s
             factor = slowed(alone_s, rules.busy_factor[_place(arrivals[0].what)], beside_s)
@@ -475,6 +502,28 @@ class _Player:
             self._free_s[line] = end_s
         for arrival in arrivals:
             self._begin_and_end(arrival, start_s, end_s, factor)
+
+    def _alone_s(self, arrivals: Sequence[_Arrival], kind: Kind) -> Numbers:
+        """Seconds of what the workers have come to, by itself: the slowest node's.
+
+        Gloo carries two messages one after the other whose workers both send before they receive
+        (Team.keeps_order). A card that workers share is used by others meanwhile, so it takes no
+        longer then.
+        """
+        num_bytes = max(arrival.what.num_bytes for arrival in arrivals)
+        place = _place(arrivals[0].what)
+        costs = {
+            (role.node_kind, arrival.talking): role.rules.collective
+            for arrival in arrivals
+            for role in (self._roles[arrival.worker],)
+        }
+        alone_s: Numbers = 0.0
+        for (_, talking), cost in costs.items():
+            alone_s = np.maximum(alone_s, cost(place, kind, num_bytes, talking))
+        rules = self._roles[arrivals[0].worker].rules
+        if rules.serial and any(_is_behind(arrival.what) for arrival in arrivals):
+            alone_s = np.maximum(alone_s, 2 * rules.collective(place, kind, num_bytes, 0.0))
+        return alone_s
 
     def _begin_and_end(
         self, arrival: _Arrival, start_s: Numbers, end_s: Numbers, factor: Numbers

@@ -103,9 +103,13 @@ def make_layout(recordings: Sequence[Recording], phases: Sequence[str]) -> Layou
         phases.index(phase) if phase in phases else len(phases)
         for phase in ("backward", "optimizer")
     ]
-    # Who only receives takes nothing from who sends: links carry both ways at once.
+    # Links carry both ways at once: who only receives takes nothing from who sends.
     talking = [
-        sum(_talks_across(recording.steps[number]) for recording in recordings) / len(recordings)
+        max(
+            sum(_talks_across(recording.steps[number], is_sent=is_sent) for recording in recordings)
+            for is_sent in (True, False)
+        )
+        / len(recordings)
         for number in range(len(recordings[0].steps))
     ]
     numbers: dict[_Stretch, int] = {}
@@ -140,12 +144,13 @@ def make_programs(layout: Layout, prices: Prices) -> list[Program]:
     return [made[id(program)] for program in layout.programs]
 
 
-def _talks_across(events: Sequence[Any]) -> bool:
+def _talks_across(events: Sequence[Any], *, is_sent: bool) -> bool:
+    """Whether something goes to other nodes, or comes from them; collectives do both."""
     for event in events:
         if isinstance(event, Beside):
-            talks = _talks_across(event.events)
+            talks = _talks_across(event.events, is_sent=is_sent)
         elif isinstance(event, Message):
-            talks = event.is_outward and event.is_sent
+            talks = event.is_outward and event.is_sent == is_sent
         else:
             talks = isinstance(event, Begin) and event.team == "across"
         if talks:

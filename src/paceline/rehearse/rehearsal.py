@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from paceline.rehearse.compute import device_calls_s, is_serial
 from paceline.rehearse.play import CollectiveCost, NodeRules, Played, Role, play
 from paceline.rehearse.program import Layout, Prices, Program, make_layout, make_programs
 from paceline.rehearse.recording import Recording, record_strategy
-from paceline.rehearse.talk import period_of, talk_of
+from paceline.rehearse.talk import names_places, period_of, talk_of
 from paceline.steps import Call, Capture, Step, capture_step
 from paceline.strategies import Strategy, make_strategy
 from paceline.teams.virtual import TeamName
@@ -134,15 +135,24 @@ class Rehearsal:
     def recordings(self, size: int, *, lateness: int = 0) -> list[Recording]:
         """One for each worker of a node of this size; workers that do alike share theirs."""
         if (size, lateness) not in self._known:
-            is_first = lateness == 0 and size == self.node_sizes[0]
-            found = [self.first if is_first else self.record(size, 0, lateness)]
-            found += [self.record(size, index, lateness) for index in range(1, min(size, 2))]
-            if len(found) == 2 and talk_of(found[0]) == talk_of(found[1]):
-                found = [found[0]] * size
-            else:
-                found += [self.record(size, index, lateness) for index in range(2, size)]
+            # Workers that smaller nodes do not have are by themselves across the nodes.
+            bounds = sorted({0, size, *(other for other in self.node_sizes if other < size)})
+            found: list[Recording] = []
+            for start, stop in pairwise(bounds):
+                found += self._recorded(size, range(start, stop), lateness)
             self._known[size, lateness] = found
         return self._known[size, lateness]
+
+    def _recorded(self, size: int, places: range, lateness: int) -> list[Recording]:
+        """One for each of these places in a node; where the first two do alike, all do."""
+        first, *others = places
+        is_first = first == 0 and lateness == 0 and size == self.node_sizes[0]
+        found = [self.first if is_first else self.record(size, first, lateness)]
+        if others:
+            found.append(self.record(size, others[0], lateness))
+            if talk_of(found[0]) == talk_of(found[1]) and not names_places(found[0]):
+                return [found[0]] * len(places)
+        return [*found, *(self.record(size, place, lateness) for place in others[1:])]
 
     @property
     def extra_bytes(self) -> int:
@@ -171,7 +181,9 @@ class Rehearsal:
                 nodes=count,
                 serial=priced.serial,
                 collective=_collective_cost(
-                    replace(topology, inside=Route.of_link(node.inside)), _library(priced)
+                    replace(topology, inside=Route.of_link(node.inside)),
+                    _library(priced),
+                    node.workers,
                 ),
                 interference=_interference(node),
                 busy_factor=_busy_factor(node),
@@ -203,7 +215,9 @@ class Rehearsal:
             workers=conditions.topology.workers_per_node,
             nodes=conditions.topology.num_nodes,
             serial=prices.serial,
-            collective=_collective_cost(conditions.topology, _library(prices)),
+            collective=_collective_cost(
+                conditions.topology, _library(prices), conditions.topology.workers_per_node
+            ),
             jitter=conditions.jitter,
         )
         return self._consistent([self.node_sizes[0]], [prices], [rules])
@@ -375,14 +389,15 @@ def _prices(
     )
 
 
-def _collective_cost(topology: Topology, library: Library) -> CollectiveCost:
+def _collective_cost(topology: Topology, library: Library, workers: Numbers) -> CollectiveCost:
+    """What a node with so many workers pays for the collectives that it takes part in."""
     places = {"world": topology, "node": topology.node}
     known: dict[tuple[Any, ...], Numbers] = {}
 
     def cost(team: TeamName, kind: Any, num_bytes: int, talking: float) -> Numbers:
         key = (team, kind, num_bytes, talking)
         if key not in known:
-            num_talking = np.maximum(1, talking * topology.workers_per_node)
+            num_talking = np.maximum(1, talking * workers)
             place = topology.across_beside(num_talking) if team == "across" else places[team]
             known[key] = collective_s(kind, num_bytes, place, library=library)
         return known[key]

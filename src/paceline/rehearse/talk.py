@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from paceline.rehearse.recording import Recording
@@ -15,6 +15,23 @@ SMALL_BYTES = 4096
 def talk_of(recording: Recording) -> list[list[Any]]:
     """What a program communicates: programs that talk alike cost alike."""
     return [_talk_in(events) for events in recording.steps]
+
+
+def names_places(recording: Recording) -> bool:
+    """Whether a program sends to other places than its own: then no other worker does alike."""
+    return any(
+        isinstance(event, Message) and event.offset != 0
+        for events in recording.steps
+        for event in _flat(events)
+    )
+
+
+def _flat(events: Sequence[Any]) -> Iterator[Any]:
+    for event in events:
+        if isinstance(event, Beside):
+            yield from _flat(event.events)
+        else:
+            yield event
 
 
 def shapes_of(recording: Recording) -> dict[str, list[Any]]:
