@@ -443,3 +443,11 @@ def test_a_collective_that_is_begun_does_not_hold_up_a_message() -> None:
 def test_a_nodes_workers_share_the_card_for_what_they_receive() -> None:
     gathers = program([receives(1, 0, out=True), receives(2, 0, out=True), Await(1), Await(2)])
     assert play_node([gathers] * 2).ends_s.tolist() == [[40.0], [40.0]]
+
+
+def test_members_that_begin_different_collectives_are_an_error() -> None:
+    first = program([Begin(1, "node", "all_reduce", 4), Await(1)])
+    second = program([Begin(1, "node", "broadcast", 4), Await(1)])
+    differ = r"worker 0 of a node begins all_reduce 4 B where worker 1 of a node begins broadcast 4"
+    with pytest.raises(ValueError, match=differ):
+        play_node([first, second])

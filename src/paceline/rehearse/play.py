@@ -169,9 +169,10 @@ class _Player:
         self._roles = roles
         self._over: dict[_Key, _Over] = {_AT_ONCE: _Over(0.0, "node")}
         self._arrivals: dict[tuple[bool, str, int], list[_Arrival]] = defaultdict(list)
+        self._mails: dict[tuple[Lane, int], list[_Arrival]] = defaultdict(list)
+        # What need not be waited for where nobody could go on otherwise, and what no longer is.
         self._soft: set[_Key] = set()
         self._freed: set[_Key] = set()
-        self._mails: dict[tuple[Lane, int], list[_Arrival]] = defaultdict(list)
         self._released: set[tuple[Lane, int]] = set()
         self._num_posted: Counter[tuple[int, Lane, bool]] = Counter()
         num_steps = len(roles[0].program)
@@ -437,8 +438,18 @@ class _Player:
         if len(arrivals) < members:
             return False
         del self._arrivals[background, name, count]
+        self._check_alike(arrivals, meet)
         self._carry(arrivals, meet.kind, [(background, name)])
         return True
+
+    def _check_alike(self, arrivals: Sequence[_Arrival], meet: Meet) -> None:
+        for other in arrivals:
+            if isinstance(other.what, Meet) and other.what.kind != meet.kind:
+                raise ValueError(
+                    f'Members of a team "{meet.team}" must begin its collectives in the same '
+                    f"order: {self._called(other.worker)} begins {_label(other.what)} where "
+                    f"{self._called(arrivals[-1].worker)} begins {_label(meet)}."
+                )
 
     def _post(
         self,
