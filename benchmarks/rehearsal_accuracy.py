@@ -54,6 +54,8 @@ ROUNDS, MOST_ROUNDS = 6, 20
 CLEAR_ERRORS = 3.0
 TURN_S = 1.5
 SIZES_BYTES = tuple(2**power for power in (12, 14, 16, 18, 20, 21, 22, 23))
+RESULT = "REHEARSAL_OUT"
+"""The variable that tells a worker where to write."""
 MEAN_BAR, WORST_BAR = 0.10, 0.20
 
 
@@ -197,16 +199,17 @@ def work(out: Path, models: list[str], entries: list[str]) -> None:
     dist.destroy_process_group()
 
 
-def measure(layout: str, link: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(layout: str, link: str, out: Path) -> dict[str, Any]:
+    """What this same script wrote, run by all workers of a lab."""
     nodes, workers = layout.split("x")
-    out = arguments.out.with_suffix(f".{layout}.{link}.json").absolute()
+    part = out.with_suffix(f".{layout}.{link}.json").absolute()
     with Lab(lay_out(nodes=int(nodes), workers=workers, link=link)) as lab:
-        environment = {"REHEARSAL_ACCURACY_OUT": str(out)}
-        code = lab.run([sys.executable, *sys.argv], environment=environment, output=sys.stderr)
+        command = [sys.executable, *sys.argv]
+        code = lab.run(command, environment={RESULT: str(part)}, output=sys.stderr)
     if code != 0:
         raise RuntimeError(f"the job of {layout} at {link} failed with exit code {code}")
-    result: dict[str, Any] = json.loads(out.read_text("utf-8"))
-    out.unlink()
+    result: dict[str, Any] = json.loads(part.read_text("utf-8"))
+    part.unlink()
     return {"layout": layout, "link": link, **result}
 
 
@@ -301,8 +304,8 @@ def main() -> int:
     parser.add_argument("--again", type=Path, help="predict what this file has measured")
     parser.add_argument("--out", type=Path, default=Path("rehearsal_accuracy.json"))
     arguments = parser.parse_args()
-    if "REHEARSAL_ACCURACY_OUT" in os.environ:
-        out = Path(os.environ["REHEARSAL_ACCURACY_OUT"])
+    if RESULT in os.environ:
+        out = Path(os.environ[RESULT])
         work(out, arguments.models.split(","), arguments.entries.split(","))
         return 0
     if arguments.again:
@@ -311,7 +314,7 @@ def main() -> int:
         measured = []
         for layout in arguments.layouts.split(","):
             for link in arguments.links.split(","):
-                measured.append(measure(layout, link, arguments))
+                measured.append(measure(layout, link, arguments.out))
                 arguments.out.write_text(json.dumps({"measured": measured}), "utf-8")
     rows = compare(measured, arguments.model_file)
     errors = [abs(row["error"]) for row in rows]

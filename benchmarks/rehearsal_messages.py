@@ -26,8 +26,6 @@ from rich.table import Table
 
 from paceline import attach
 from paceline.cluster import dump_cluster, load_cluster, parse_cluster
-from paceline.lab.lab import Lab
-from paceline.lab.layout import lay_out
 from paceline.rehearse import predict
 from paceline.rehearse.known_step import known_step
 from paceline.steps import zoo_step
@@ -35,11 +33,10 @@ from paceline.strategies import Strategy
 from paceline.teams import Workers, find_workers
 from paceline.teams.measured_links import measure_links, measured_cluster
 from paceline.teams.measured_workers import measure_workers
-from rehearsal_accuracy import SIZES_BYTES, mean_of, real_step
+from rehearsal_accuracy import RESULT, SIZES_BYTES, mean_of, measure, real_step
 
 MODEL, BATCH = "small-gpt", 16
 ROUNDS, STEPS = 5, 12
-RESULT = "REHEARSAL_MESSAGES_OUT"
 
 
 class Gossip(Strategy):
@@ -135,19 +132,6 @@ def time_strategies(workers: Workers) -> dict[str, list[float]]:
             if number:  # the first time connections open
                 times[name].append(took_s)
     return times
-
-
-def measure(layout: str, link: str, out: Path) -> dict[str, Any]:
-    nodes, workers = layout.split("x")
-    part = out.with_suffix(f".{layout}.{link}.json").absolute()
-    with Lab(lay_out(nodes=int(nodes), workers=workers, link=link)) as lab:
-        command = [sys.executable, *sys.argv]
-        code = lab.run(command, environment={RESULT: str(part)}, output=sys.stderr)
-    if code != 0:
-        raise RuntimeError(f"the job of {layout} at {link} failed with exit code {code}")
-    result: dict[str, Any] = json.loads(part.read_text("utf-8"))
-    part.unlink()
-    return {"layout": layout, "link": link, **result}
 
 
 def compare(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
