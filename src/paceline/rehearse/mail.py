@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from paceline.rehearse.program import Mail, Operation, Program
 from paceline.teams.virtual import Beside, Message, TeamName
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,44 @@ def check_mails(late: Counter[_Side], num_steps: int) -> None:
             f'worker {lane.target} by the team "{lane.team}", {sent} are sent and {received} are '
             f"received in {num_steps} steps."
         )
+
+
+class Mailbox(Generic[T]):
+    """Brings the two sides of each message together; a side is whatever the player makes of it."""
+
+    def __init__(self, counts: Counter[_Side]) -> None:
+        self._counts = counts
+        self._posted: Counter[_Side] = Counter()
+        self._alone: dict[tuple[Lane, int], T] = {}
+        self._released: set[tuple[Lane, int]] = set()
+
+    def post(self, lane: Lane, side: T, *, is_sent: bool) -> list[T]:
+        """The sides that are together with this one; none if the other has still to come.
+
+        A side is by itself if the other is a node that was not played, or a step after those that
+        were.
+        """
+        number = self._posted[lane, is_sent]
+        self._posted[lane, is_sent] += 1
+        has_other = self._counts[lane, not is_sent] > number
+        if not has_other or (lane, number) in self._released:
+            return [side]
+        if (lane, number) in self._alone:
+            return [self._alone.pop((lane, number)), side]
+        self._alone[lane, number] = side
+        return []
+
+    def release(self) -> tuple[Lane, T] | None:
+        """Let the first side that waits for another node go by itself."""
+        for lane, number in self._alone:
+            if lane.step is not None:
+                self._released.add((lane, number))
+                return lane, self._alone.pop((lane, number))
+        return None
+
+    def first_alone(self) -> T | None:
+        """The first side that waits for its other."""
+        return next(iter(self._alone.values()), None)
 
 
 def _messages(

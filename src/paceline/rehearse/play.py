@@ -22,7 +22,8 @@ import numpy.typing as npt
 
 from paceline.collectives import Kind, Numbers
 from paceline.rehearse.busy import slowed, work_beside
-from paceline.rehearse.mail import Lane, check_mails, count_mails, lane_of
+from paceline.rehearse.clock import Clock
+from paceline.rehearse.mail import Lane, Mailbox, check_mails, count_mails, lane_of
 from paceline.rehearse.program import Mail, Meet, Operation, Program, Read, Work
 from paceline.rehearse.straggler import slowest_of
 from paceline.teams.virtual import Ask, Await, Beside, Message, Pause, TeamName
@@ -75,40 +76,6 @@ class Played:
     premature: npt.NDArray[np.bool_]
     """Whether a program was told that something was over while it was not."""
     spans: tuple[Span, ...]
-
-
-@dataclass
-class _Clock:
-    """One worker's timelines: what the next event may not be earlier than."""
-
-    host_s: Numbers = 0.0
-    device_s: Numbers = 0.0
-    own_variance: Numbers = 0.0
-    """Of the worker's time against the others of its node, in seconds squared."""
-    node_variance: Numbers = 0.0
-    """Of the node's time against the other nodes."""
-    step_deviation: Numbers = 0.0
-    """Of this step so far: within a step a worker is slow or fast, steps are independent."""
-
-    @property
-    def variance(self) -> Numbers:
-        """Of the worker's time, this step included."""
-        return self.own_variance + self.step_deviation**2
-
-    def end_step(self) -> None:
-        """What comes next varies independently."""
-        self.own_variance, self.step_deviation = self.variance, 0.0
-
-    @property
-    def ready_s(self) -> Numbers:
-        """When everything issued so far is done."""
-        return np.maximum(self.host_s, self.device_s)
-
-    def hold(self, until_s: Numbers, *, host: bool) -> None:
-        """Do nothing before a moment."""
-        self.device_s = np.maximum(self.device_s, until_s)
-        if host:
-            self.host_s = np.maximum(self.host_s, until_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,15 +136,12 @@ class _Player:
         self._roles = roles
         self._over: dict[_Key, _Over] = {_AT_ONCE: _Over(0.0, "node")}
         self._arrivals: dict[tuple[bool, str, int], list[_Arrival]] = defaultdict(list)
-        self._mails: dict[tuple[Lane, int], list[_Arrival]] = defaultdict(list)
         # What need not be waited for where nobody could go on otherwise, and what no longer is.
         self._soft: set[_Key] = set()
         self._freed: set[_Key] = set()
-        self._released: set[tuple[Lane, int]] = set()
-        self._num_posted: Counter[tuple[int, Lane, bool]] = Counter()
         num_steps = len(roles[0].program)
         check_mails(self._count_mails(num_steps // 2), num_steps - num_steps // 2)
-        self._num_mails = self._count_mails()
+        self._mailbox: Mailbox[_Arrival] = Mailbox(self._count_mails())
         self._counts: dict[tuple[int, bool, str], int] = defaultdict(int)
         self._free_s: dict[tuple[object, ...], Numbers] = defaultdict(float)
         self._background_s: list[Numbers] = [0.0] * len(roles)
@@ -233,21 +197,20 @@ class _Player:
             self._soft.difference_update(soft)
             self._freed.update(soft)
             return True
-        for (lane, number), arrivals in self._mails.items():
-            if lane.step is not None:
-                del self._mails[lane, number]
-                self._released.add((lane, number))
-                for arrival in arrivals:
-                    self._carry_mail([arrival], lane)
-                return True
-        return False
+        released = self._mailbox.release()
+        if released is None:
+            return False
+        lane, arrival = released
+        self._carry_mail([arrival], lane)
+        return True
 
     def _who_is_missing(self) -> str:
         """Why the programs cannot go on: a collective that not all members of its team begin."""
-        for first, *_ in self._mails.values():
+        alone = self._mailbox.first_alone()
+        if alone is not None:
             return (
-                f"Workers would wait for ever: {self._called(first.worker)} begins "
-                f"{_label(first.what)}, and the other worker waits for something else before it "
+                f"Workers would wait for ever: {self._called(alone.worker)} begins "
+                f"{_label(alone.what)}, and the other worker waits for something else before it "
                 "does its part."
             )
         (_, name, _), (first, *others) = next(iter(self._arrivals.items()))
@@ -286,7 +249,7 @@ class _Player:
         return still, has_moved
 
     def _main(self, worker: int) -> _Process:
-        clock = _Clock()
+        clock = Clock()
         begun_s: Numbers = 0.0
         for number, operations in enumerate(self._roles[worker].program):
             yield from self._run(worker, operations, clock, None, step=number, background=False)
@@ -295,9 +258,9 @@ class _Player:
             self._note(worker, "step", f"step {number}", begun_s, clock.ready_s)
             begun_s = clock.ready_s
 
-    def _beside(self, worker: int, beside: Beside, asked: _Clock, step: int) -> _Process:
+    def _beside(self, worker: int, beside: Beside, asked: Clock, step: int) -> _Process:
         start_s = np.maximum(asked.ready_s, self._background_s[worker])
-        clock = _Clock(start_s, start_s, asked.variance, asked.node_variance)
+        clock = Clock(start_s, start_s, asked.variance, asked.node_variance)
         busy_until_s = None
         if self._roles[worker].rules.busy_factor:
             busy_until_s = asked.ready_s + self._work_beside[worker][beside.ticket]
@@ -310,7 +273,7 @@ class _Player:
         self,
         worker: int,
         operations: Sequence[Operation],
-        clock: _Clock,
+        clock: Clock,
         busy_until_s: Numbers | None,
         *,
         step: int,
@@ -358,20 +321,20 @@ class _Player:
             elif isinstance(operation, Pause):
                 clock.hold(clock.ready_s + operation.seconds, host=True)
 
-    def _begin_beside(self, worker: int, beside: Beside, clock: _Clock, step: int) -> None:
-        asked = _Clock(clock.host_s, clock.device_s, clock.variance, clock.node_variance)
+    def _begin_beside(self, worker: int, beside: Beside, clock: Clock, step: int) -> None:
+        asked = Clock(clock.host_s, clock.device_s, clock.variance, clock.node_variance)
         # In order: behind the background work that was asked for before.
         process = self._beside(worker, beside, asked, step)
         self._asked_for.append((process, self._last_beside[worker]))
         self._last_beside[worker] = (worker, beside.ticket)
 
-    def _hold(self, worker: int, over: _Over, clock: _Clock, *, host: bool) -> None:
+    def _hold(self, worker: int, over: _Over, clock: Clock, *, host: bool) -> None:
         before_s = clock.ready_s
         clock.hold(over.at_s, host=host)
         if self._roles[worker].rules.jitter:
             self._forget_lead(worker, over, before_s, clock)
 
-    def _forget_lead(self, worker: int, over: _Over, before_s: Numbers, clock: _Clock) -> None:
+    def _forget_lead(self, worker: int, over: _Over, before_s: Numbers, clock: Clock) -> None:
         """Who waited for others is as late as they are."""
         waited = over.at_s > before_s
         if over.team == "node":
@@ -383,7 +346,7 @@ class _Player:
         clock.own_variance = np.where(waited, 0.0, clock.own_variance)
         clock.step_deviation = np.where(waited, 0.0, clock.step_deviation)
 
-    def _work(self, worker: int, work: Work, clock: _Clock, *, background: bool) -> None:
+    def _work(self, worker: int, work: Work, clock: Clock, *, background: bool) -> None:
         rules = self._roles[worker].rules
         if rules.serial:
             busy_s = work.host_s + work.device_s
@@ -423,7 +386,7 @@ class _Player:
         self,
         worker: int,
         meet: Meet,
-        clock: _Clock,
+        clock: Clock,
         busy_until_s: Numbers | None,
         *,
         background: bool,
@@ -455,7 +418,7 @@ class _Player:
         self,
         worker: int,
         mail: Mail,
-        clock: _Clock,
+        clock: Clock,
         busy_until_s: Numbers | None,
         *,
         step: int,
@@ -466,20 +429,11 @@ class _Player:
         lane = lane_of(
             message, background=background, node_kind=role.node_kind, index=role.index, step=step
         )
-        number = self._num_posted[worker, lane, message.is_sent]
-        self._num_posted[worker, lane, message.is_sent] += 1
         came_s = self._later_of_two_s(worker, message, clock)
         arrival = _Arrival(worker, message, mail.talking, came_s, busy_until_s)
-        has_other_side = self._num_mails[lane, not message.is_sent] > number
-        if not has_other_side or (lane, number) in self._released:
-            # The other side is a node that was not played, or a step after those that were.
-            self._carry_mail([arrival], lane)
-            return
-        arrivals = self._mails[lane, number]
-        arrivals.append(arrival)
-        if len(arrivals) == 2:
-            del self._mails[lane, number]
-            self._carry_mail(arrivals, lane)
+        together = self._mailbox.post(lane, arrival, is_sent=message.is_sent)
+        if together:
+            self._carry_mail(together, lane)
 
     def _carry_mail(self, arrivals: Sequence[_Arrival], lane: Lane) -> None:
         """What one worker sends goes in order, and so does what one receives."""
@@ -559,7 +513,7 @@ class _Player:
         count = sum(role.index == own.index for role in self._roles)
         return count, f"across {own.index}"
 
-    def _slowest_s(self, worker: int, team: TeamName, clock: _Clock) -> Numbers:
+    def _slowest_s(self, worker: int, team: TeamName, clock: Clock) -> Numbers:
         """When the slowest comes of all the workers that this role stands for in a team."""
         rules = self._roles[worker].rules
         if not rules.jitter:
@@ -574,7 +528,7 @@ class _Player:
         node_s = np.sqrt(clock.node_variance + clock.variance * variance)
         return clock.ready_s + own_s * in_node + node_s * of_nodes
 
-    def _later_of_two_s(self, worker: int, message: Message, clock: _Clock) -> Numbers:
+    def _later_of_two_s(self, worker: int, message: Message, clock: Clock) -> Numbers:
         """When the later one comes of the two workers of a message, who vary by as much."""
         if not self._roles[worker].rules.jitter:
             return clock.ready_s
