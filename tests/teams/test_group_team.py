@@ -152,3 +152,17 @@ def hand_over(workers: Workers) -> list[int]:
 def test_bytes_handed_counts_what_a_worker_gives() -> None:
     for counts in run_job(hand_over, nodes=(1, 1)):
         assert counts == [0, 1024, 1024, 1024, 1024, 1024, 0]
+
+
+def gather_words(workers: Workers) -> list[list[bytes]]:
+    rank = workers.world.rank
+    word = b"\0x" * rank  # nothing from the first; zero bytes are not padding
+    return [workers.world.gather(word), workers.node.gather(word), workers.across.gather(b"")]
+
+
+def test_gather_gives_everybodys_bytes_by_rank() -> None:
+    words = [b"\0x" * rank for rank in range(4)]
+    for rank, (world, node, across) in enumerate(run_job(gather_words, nodes=(2, 2))):
+        assert world == words
+        assert node == (words[:2] if rank < 2 else words[2:])
+        assert across == [b"", b""]

@@ -142,3 +142,7 @@ class EmulatedTeam(WrappedTeam):
     def agree(self, number: float, op: Op = "mean") -> float:
         """Combine one number of every member: eight bytes, which no link notices."""
         return self._team.agree(number, op)
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """Everybody's bytes: few, which no link notices."""
+        return self._team.gather(data)

@@ -149,6 +149,22 @@ class GroupTeam(Team):
         self.all_reduce(value, op).wait()
         return float(value.item())
 
+    def gather(self, data: bytes) -> list[bytes]:
+        """Everybody's bytes: first their lengths, then all of them, padded to the longest."""
+        device = _home_device(self.group)
+        lengths = torch.zeros(self.size, dtype=torch.int64, device=device)
+        own_length = torch.tensor([len(data)], dtype=torch.int64, device=device)
+        self.all_gather(lengths, own_length).wait()
+        longest = max(1, int(lengths.max().item()))
+        padded = torch.frombuffer(bytearray(data.ljust(longest, b"\0")), dtype=torch.uint8)
+        gathered = torch.empty(self.size * longest, dtype=torch.uint8, device=device)
+        self.all_gather(gathered, padded.to(device)).wait()
+        rows = gathered.view(self.size, longest).cpu()
+        return [
+            row[:length].numpy().tobytes()
+            for row, length in zip(rows, lengths.tolist(), strict=True)
+        ]
+
 
 def _home_device(group: dist.ProcessGroup) -> torch.device:
     """Where a tensor must live for the group to take it: the CPU, unless it has no CPU backend."""

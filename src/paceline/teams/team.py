@@ -93,6 +93,10 @@ class Team(ABC):
     def agree(self, number: float, op: Op = "mean") -> float:
         """Combine one number of every member and return the result; blocks."""
 
+    @abstractmethod
+    def gather(self, data: bytes) -> list[bytes]:
+        """Everybody's bytes, by rank; blocks. For small things: names, checks, error messages."""
+
 
 class WrappedTeam(Team):
     """What teams that stand in front of another team have in common."""

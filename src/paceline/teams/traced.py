@@ -9,7 +9,7 @@ import dataclasses
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -18,6 +18,8 @@ from paceline.teams.team import Op, Pending, Team, WrappedTeam
 from paceline.teams.workers import Workers
 
 _NUMBER_BYTES = 8
+
+R = TypeVar("R")
 
 
 class Observer(Protocol):
@@ -147,15 +149,23 @@ class TracedTeam(WrappedTeam):
 
     def agree(self, number: float, op: Op = "mean") -> float:
         """Combine one number of every member, while this one waits."""
+        return self._blocking("all_reduce", _NUMBER_BYTES, lambda: self._team.agree(number, op))
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """Everybody's bytes, while this one waits."""
+        num_bytes = len(data) * self.size
+        return self._blocking("all_gather", num_bytes, lambda: self._team.gather(data))
+
+    def _blocking(self, kind: str, num_bytes: int, call: Callable[[], R]) -> R:
         observer = self._observer
         if not observer.is_on:
-            return self._team.agree(number, op)
+            return call()
         start_s = observer.now()
-        agreed = self._team.agree(number, op)
+        result = call()
         end_s = observer.now()
-        observer.collective(self._name, "all_reduce", _NUMBER_BYTES, start_s, end_s)
+        observer.collective(self._name, kind, num_bytes, start_s, end_s)
         observer.waited(start_s, end_s)
-        return agreed
+        return result
 
 
 class _Beside:

@@ -125,7 +125,6 @@ class Pace:
         self._tracer.write(
             self.workers,
             title=f"{type(self.strategy).__name__} on {self.workers.world.size} workers, measured",
-            device=self.strategy.replica.device,
         )
 
     def detach(self) -> None:

@@ -8,9 +8,7 @@ import zlib
 from dataclasses import astuple
 from pathlib import Path
 
-import torch
-
-from paceline.teams import Team, Workers
+from paceline.teams import Workers
 from paceline.train.trace import Span, check_trace_path, collective_name, write_trace
 
 
@@ -68,7 +66,7 @@ class Tracer:
         self.is_on = False
         self._is_closed = self._num_traced > 0
 
-    def write(self, workers: Workers, *, title: str, device: torch.device) -> None:
+    def write(self, workers: Workers, *, title: str) -> None:
         """Collect the spans of all workers, which all call this, and write them on the first."""
         if self._is_written:
             return
@@ -83,7 +81,8 @@ class Tracer:
             )
             return
         self._is_written = True
-        parts = _gather(workers.world, _encode(self.spans), device)
+        # Through the team alone: workers need not share a disk.
+        parts = workers.world.gather(_encode(self.spans))
         if workers.world.rank == 0:
             names = {
                 rank: f"node {node} worker {place}"
@@ -123,20 +122,9 @@ class Tracer:
         self.spans.append(Span(self._rank, track, name, start_s, end_s))
 
 
-def _gather(team: Team, data: bytes, device: torch.device) -> list[bytes]:
-    """Everybody's bytes, by rank. Through the team alone: workers need not share a disk."""
-    longest = int(team.agree(len(data), "max"))
-    padded = torch.frombuffer(bytearray(data.ljust(longest, b"\0")), dtype=torch.uint8).to(device)
-    gathered = torch.empty(team.size * longest, dtype=torch.uint8, device=device)
-    team.all_gather(gathered, padded).wait()
-    return [part.numpy().tobytes() for part in gathered.cpu().chunk(team.size)]
-
-
 def _encode(spans: list[Span]) -> bytes:
     return zlib.compress(json.dumps([astuple(span) for span in spans]).encode())
 
 
 def _decode(data: bytes) -> list[Span]:
-    # What pads the message behind the end of the stream is not read.
-    text = zlib.decompressobj().decompress(data)
-    return [Span(*fields) for fields in json.loads(text)]
+    return [Span(*fields) for fields in json.loads(zlib.decompress(data))]
