@@ -23,6 +23,7 @@ from paceline.strategies import Strategy, register_strategy
 from paceline.strategies.registry import _STRATEGIES
 from paceline.teams import Workers
 from paceline.teams.virtual import Begin, Beside
+from paceline.train.buckets import group_parameters
 
 
 def begun(rehearsal: Rehearsal, worker: int, step: int) -> list[Begin]:
@@ -43,9 +44,10 @@ def test_sync_reduces_every_gradient_once_a_step() -> None:
     for number in (0, 3, 7):
         reduced = [each for each in begun(rehearsal, 0, number) if each.num_bytes > 4096]
         assert all((each.team, each.kind) == ("world", "all_reduce") for each in reduced)
-        # Behind the gradients each bucket has one number a parameter; batch norm's statistics
-        # are averaged too.
-        wanted = 4 * (parameters + num_tensors + statistics)
+        # Behind the gradients each bucket has one number a parameter and one more; batch norm's
+        # statistics are averaged too.
+        num_buckets = len(group_parameters(list(step.model.parameters())))
+        wanted = 4 * (parameters + num_tensors + num_buckets + statistics)
         assert sum(each.num_bytes for each in reduced) == wanted
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 import paceline
 import workloads
@@ -29,10 +30,13 @@ def num_hooks(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
             module._state_dict_hooks,
         )
     )
-    of_optimizer = len(optimizer._optimizer_step_post_hooks) + len(
+    of_optimizers = len(optimizer._optimizer_step_post_hooks) + len(
         optimizer._optimizer_step_pre_hooks
     )
-    return of_parameters + of_modules + of_optimizer
+    of_all_optimizers = len(_global_optimizer_pre_hooks) + len(_global_optimizer_post_hooks)
+    of_scaler = int(torch.amp.GradScaler.step.__module__.startswith("paceline"))
+    of_ddp = int(hasattr(model, "_ddp_params_and_buffers_to_ignore"))
+    return of_parameters + of_modules + of_optimizers + of_all_optimizers + of_scaler + of_ddp
 
 
 def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, step: int, rank: int) -> None:

@@ -115,9 +115,10 @@ def train_five(
     return pace.stats, pace.stats.summary(), before
 
 
-# 58 values, and one number for each of the four parameters that says it has a gradient.
+# 58 values, one number for each of the four parameters that says it has a gradient, and one that
+# says this worker has data.
 NUM_VALUES = 7 * 5 + 5 + 5 * 3 + 3
-BUCKET_BYTES = 4 * (NUM_VALUES + 4)
+BUCKET_BYTES = 4 * (NUM_VALUES + 4 + 1)
 
 
 def test_stats_of_sync() -> None:

@@ -126,13 +126,48 @@ def skipped_by_hand(
     pace: Pace,
     scaler: GradScaler,
 ) -> None:
-    """A user who does not trust large gradients; they are finite, and are simply dropped."""
+    """A user who does not trust large gradients, and says so: they are finite."""
     for _, factor in steps(workers):
         optimizer.zero_grad()
         is_large = factor > 1.0
         torch.autograd.backward(model(slope(workers.world.rank)) * (1e6 if is_large else 1.0))
-        if not is_large:
+        if is_large:
+            pace.skip_step()
+        else:
             optimizer.step()
+
+
+def skipped_if_not_finite(
+    workers: Workers,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    pace: Pace,
+    scaler: GradScaler,
+) -> None:
+    """A user who looks at the gradients, and tells nobody."""
+    for _, factor in steps(workers):
+        optimizer.zero_grad()
+        torch.autograd.backward(model(slope(workers.world.rank)) * factor)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1e6)
+        if norm.isfinite():
+            optimizer.step()
+
+
+def accumulated_in_place(
+    workers: Workers,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    pace: Pace,
+    scaler: GradScaler,
+) -> None:
+    """Gradients keep their memory, so nothing of a skipped step's is left to see."""
+    for _, factor in steps(workers):
+        optimizer.zero_grad(set_to_none=False)
+        with pace.accumulate():
+            torch.autograd.backward(scaler.scale(model(slope(workers.world.rank)) / 2))
+        torch.autograd.backward(scaler.scale(model(slope(workers.world.rank)) / 2 * factor))
+        scaler.step(optimizer)
+        scaler.update()
 
 
 LOOPS: dict[str, Loop] = {
@@ -140,7 +175,9 @@ LOOPS: dict[str, Loop] = {
     "zeroed in place": zeroed_in_place,
     "zeroed after forward": zeroed_after_forward,
     "accumulated": accumulated,
+    "accumulated in place": accumulated_in_place,
     "skipped by hand": skipped_by_hand,
+    "skipped if not finite": skipped_if_not_finite,
 }
 STRATEGIES: dict[str, tuple[str, dict[str, Any], type[reference.Rule]]] = {
     "blocking": ("local-sgd", {"period": 1}, reference.LocalSgd),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from paceline.strategies.equality import take_over
 from paceline.strategies.layout import FlatLayout
 from paceline.strategies.replica import Replica
 from paceline.teams import Pending, Team
@@ -67,5 +68,4 @@ def settle_buffers(replica: Replica, team: Team) -> None:
         summed = contribution(layout.pack(), is_heard=is_heard)
         team.all_reduce(summed, "sum").wait()
         replace_buffers(layout, mean_of_contributions(summed))
-    for pending in [team.broadcast(buffer, 0) for buffer in replica.other_buffers()]:
-        pending.wait()
+    take_over(replica.other_buffers(), team, 0)

@@ -14,21 +14,22 @@ class FlatLayout:
     stay where they are: their memory format, their identity and ``state_dict`` are the user's.
     """
 
-    def __init__(self, tensors: Sequence[torch.Tensor], dtype: torch.dtype) -> None:
-        self.tensors = list(tensors)
+    def __init__(self, sources: Sequence[torch.Tensor], dtype: torch.dtype) -> None:
+        self._sources = list(sources)
         self.dtype = dtype
-        self.device = tensors[0].device
-        self.numel = sum(tensor.numel() for tensor in tensors)
+        self.device = sources[0].device
+        self._shapes = [_as_real(source).shape for source in sources]
+        self.numel = sum(shape.numel() for shape in self._shapes)
 
     @property
-    def num_bytes(self) -> int:
-        """The size of the flat tensor."""
-        return self.numel * self.dtype.itemsize
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensors where they lie now: a parameter gets other memory by ``p.data = …``."""
+        return [_as_real(source) for source in self._sources]
 
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """The tensors' places in ``flat``, in their shapes."""
-        parts = torch.split(flat, [tensor.numel() for tensor in self.tensors])
-        return [part.view(tensor.shape) for part, tensor in zip(parts, self.tensors, strict=True)]
+        parts = torch.split(flat, [shape.numel() for shape in self._shapes])
+        return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
     def new_flat(self) -> torch.Tensor:
         """A flat tensor with room for all, not filled."""
@@ -51,19 +52,20 @@ class FlatLayout:
         torch._foreach_copy_(self.tensors, self.views(flat))
 
 
+def _as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """Complex tensors travel as what they are made of, pairs of real numbers."""
+    values = tensor.detach()
+    return torch.view_as_real(values) if values.is_complex() else values
+
+
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     """The type in which values of ``dtype`` are averaged: narrow ones would lose the average."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def lay_out(tensors: Iterable[torch.Tensor]) -> list[FlatLayout]:
-    """Layouts for floating-point tensors, one for each device and type of average.
-
-    Complex tensors travel as what they are made of, pairs of real numbers.
-    """
+    """Layouts for floating-point tensors, one for each device and type of average."""
     groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     for tensor in tensors:
-        values = tensor.detach()
-        real = torch.view_as_real(values) if values.is_complex() else values
-        groups.setdefault((real.device, wide_dtype(real.dtype)), []).append(real)
+        groups.setdefault((tensor.device, wide_dtype(_as_real(tensor).dtype)), []).append(tensor)
     return [FlatLayout(group, dtype) for (_device, dtype), group in groups.items()]

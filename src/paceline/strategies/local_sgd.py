@@ -9,7 +9,7 @@ from pydantic import Field
 
 from paceline.strategies.periodic import Periodic, PeriodicOptions
 from paceline.strategies.strategy import Options
-from paceline.teams import Pending
+from paceline.teams import Pending, Team
 
 
 class LocalSgdOptions(PeriodicOptions):
@@ -53,6 +53,11 @@ class PostLocalSgd(LocalSgd):
     def phases(self) -> dict[str, int | None]:
         """The synchronous steps, and the rest."""
         return {"warm-up": self.options.sync_steps, "cycling": None}
+
+    def lockstep(self) -> Team:
+        """All workers at first, those of a node later."""
+        is_synchronous = self.step < self.options.sync_steps
+        return self.workers.world if is_synchronous else self.workers.node
 
     def bucket_ready(self, bucket: torch.Tensor) -> Pending | None:
         """Average over all workers at first, inside the node later."""

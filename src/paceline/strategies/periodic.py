@@ -6,6 +6,7 @@ every ``period`` steps and is merged ``delay`` steps later.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -18,7 +19,7 @@ from paceline.strategies.outer import OuterNesterov
 from paceline.strategies.replica import Replica
 from paceline.strategies.strategy import Options, Strategy
 from paceline.strategies.wire import WireName, make_wire
-from paceline.teams import Pending, Workers
+from paceline.teams import Pending, Team, Workers
 
 
 class PeriodicOptions(Options):
@@ -53,19 +54,35 @@ class Periodic(Strategy):
     def start(self, replica: Replica, workers: Workers) -> None:
         """Cut the parameters into fragments; nothing is under way."""
         super().start(replica, workers)
+        if workers.num_nodes == 1 and workers.world.size > 1:
+            warnings.warn(
+                f"{type(self).__name__} found one node with {workers.world.size} workers: it "
+                "averages gradients at every step and exchanges nothing between nodes; if the "
+                "workers sit on several machines, say so with attach(workers=…)",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         self._num_exchanges = 0
         self._last_starts = [self._first_offset(i) for i in range(self.num_fragments)]
         self._in_flight: dict[int, Exchange] = {}
         self._is_settled = True
+        self._make_fragments()
+
+    def parameters_changed(self) -> None:
+        """Cut the parameters into fragments anew; what outer optimizers had learnt is lost."""
+        assert not self._in_flight
+        self._make_fragments()
+
+    def _make_fragments(self) -> None:
         self.fragments = []
         self.outers: list[list[OuterNesterov]] = []
-        for layouts in replica.fragments(self.num_fragments):
+        for layouts in self.replica.fragments(self.num_fragments):
             flats = [layout.pack() for layout in layouts]
             wires = [
                 make_wire(
                     self.options.wire,
                     flat,
-                    num_nodes=workers.num_nodes,
+                    num_nodes=self.workers.num_nodes,
                     chunk_bytes=self.options.chunk_bytes,
                 )
                 for flat in flats
@@ -80,6 +97,10 @@ class Periodic(Strategy):
     def make_outer(self, values: torch.Tensor) -> OuterNesterov | None:
         """The outer optimizer of a flat tensor of parameters, if the strategy has one."""
         return None
+
+    def lockstep(self) -> Team:
+        """The workers of a node take the same steps and merge the same exchanges."""
+        return self.workers.node
 
     def bucket_ready(self, bucket: torch.Tensor) -> Pending | None:
         """Average the gradients inside the node."""
@@ -181,6 +202,19 @@ class Periodic(Strategy):
                 replace_buffers(layout, mean)
             else:
                 merge_buffers(layout, mean, sent)
+        if not exchange.is_own_node_healthy:
+            self._heal_optimizer()
+
+    def _heal_optimizer(self) -> None:
+        num_reset = self.replica.reset_broken_optimizer_state()
+        if num_reset:
+            warnings.warn(
+                f"{self.workers.node_names[self.workers.node_index]} took over the other nodes' "
+                f"average at step {self.step}; its optimizer's state of {num_reset} parameters was "
+                "not finite and starts anew",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def finish(self) -> None:
         """Merge what is under way, then average once more, so that all workers end equal."""
@@ -203,6 +237,8 @@ class Periodic(Strategy):
             ):
                 wire.settle(mean)
                 layout.unpack(mean)
+            if not exchange.is_own_node_healthy:
+                self._heal_optimizer()
 
     def status(self) -> dict[str, float]:
         """The current period and delay."""

@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from paceline.strategies.layout import FlatLayout, lay_out
+from paceline.strategies.memory import distinct
 
 BufferMode = Literal["mean", "keep", "broadcast"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """Where the model keeps a parameter, and what lay there."""
+
+    owner: dict[str, nn.Parameter | None]
+    name: str
+    parameter: nn.Parameter
+    dtype: torch.dtype
+    was_trainable: bool
+
+    def is_current(self) -> bool:
+        parameter = self.parameter
+        return (
+            self.owner.get(self.name) is parameter
+            and parameter.dtype == self.dtype
+            and (self.was_trainable or not parameter.requires_grad)
+        )
 
 
 class Replica:
@@ -20,17 +42,49 @@ class Replica:
     equal everywhere and never travel.
     """
 
-    def __init__(self, model: nn.Module, *, buffers: BufferMode) -> None:
+    def __init__(
+        self, model: nn.Module, *, buffers: BufferMode, optimizers: Sequence[Optimizer] = ()
+    ) -> None:
         self.buffer_mode: BufferMode = buffers
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
-        if not self.parameters:
-            raise ValueError("the model has no parameter that requires a gradient")
         self._model = model
+        self._optimizers = list(optimizers)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look which parameters the model has now."""
+        self.names = {
+            parameter: name
+            for name, parameter in self._model.named_parameters()
+            if parameter.requires_grad
+        }
+        if not self.names:
+            raise ValueError("the model has no parameter that requires a gradient")
+        self.parameters = list(self.names)
+        self._slots = [
+            _Slot(module._parameters, name, parameter, parameter.dtype, parameter.requires_grad)
+            for module in self._model.modules()
+            for name, parameter in module._parameters.items()
+            if parameter is not None
+        ]
+
+    def is_current(self) -> bool:
+        """Whether the model still has the parameters it had: none replaced, converted, unfrozen.
+
+        A new layer's parameters are found by who steps them.
+        """
+        return all(slot.is_current() for slot in self._slots)
 
     @property
     def device(self) -> torch.device:
         """Where the model is."""
         return self.parameters[0].device
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What all workers hold alike when a training ends: parameters, and buffers that travel."""
+        found: dict[str, torch.Tensor] = dict(self._model.named_parameters())
+        if self.buffer_mode != "keep":
+            found |= dict(self._model.named_buffers())
+        return found
 
     @property
     def buffers(self) -> list[torch.Tensor]:
@@ -56,7 +110,21 @@ class Replica:
                 f"{count} fragments are more than the model's {len(self.parameters)} trainable "
                 "parameters; ask for fewer"
             )
-        return [lay_out(part) for part in _split_evenly(self.parameters, count)]
+        return [lay_out(part) for part in _split_evenly(distinct(self.parameters), count)]
+
+    def reset_broken_optimizer_state(self) -> int:
+        """Forget what optimizers know of parameters whose state is not finite; how many these are.
+
+        Averages of gradients that once were NaN stay NaN for ever.
+        """
+        num_reset = 0
+        for optimizer in self._optimizers:
+            for parameter, state in list(optimizer.state.items()):
+                tensors = [value for value in state.values() if torch.is_tensor(value)]
+                if not all(bool(tensor.isfinite().all()) for tensor in tensors):
+                    del optimizer.state[parameter]
+                    num_reset += 1
+        return num_reset
 
 
 def _split_evenly(parameters: Sequence[nn.Parameter], count: int) -> list[list[nn.Parameter]]:

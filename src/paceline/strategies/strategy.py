@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import torch
 
 from paceline.cluster.record import Record
+from paceline.strategies.equality import find_unequal, make_equal
 from paceline.strategies.replica import Replica
-from paceline.teams import Pending, Workers
+from paceline.teams import Pending, Team, Workers
 
 
 class Options(Record):
@@ -66,8 +67,18 @@ class Strategy:
     def report(self, metric: float) -> None:
         """A metric was reported (lower is better); the same value on all workers."""
 
+    def parameters_changed(self) -> None:
+        """The model's trainable parameters are others now; all workers have made them equal."""
+
+    def lockstep(self) -> Team | None:
+        """The team whose members have equal parameters after every step; None: it promises none."""
+        return None
+
     def finish(self) -> None:
-        """Training is over: make all workers equal, bit for bit."""
+        """Training is over: make all workers equal, bit for bit; here, by an average."""
+        tensors = self.replica.tensors()
+        if find_unequal(tensors, self.workers.world):
+            make_equal(tensors, self.workers.world)
 
     def status(self) -> dict[str, float]:
         """Numbers worth watching, such as the current period."""

@@ -7,13 +7,17 @@ import torch
 from paceline.strategies.buffers import settle_buffers, start_buffers
 from paceline.strategies.replica import Replica
 from paceline.strategies.strategy import Strategy
-from paceline.teams import Pending, Workers
+from paceline.teams import Pending, Team, Workers
 
 
 class Sync(Strategy):
     """Averages each bucket of gradients over all workers as soon as it is complete."""
 
     summary = "average every gradient over all workers, as torch's DDP does"
+
+    def lockstep(self) -> Team:
+        """Equal gradients keep equal parameters equal, on all workers."""
+        return self.workers.world
 
     def bucket_ready(self, bucket: torch.Tensor) -> Pending | None:
         """Average over all workers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from paceline.strategies import Strategy, make_strategy
 from paceline.strategies.replica import BufferMode
 from paceline.teams import Workers, find_workers
 from paceline.teams.traced import traced_workers
+from paceline.train import guard
 from paceline.train.idle import IdlePace
 from paceline.train.monitor import Monitor
 from paceline.train.pace import Pace
@@ -22,7 +23,7 @@ from paceline.train.tracer import Tracer
 
 def attach(
     model: nn.Module,
-    optimizer: Optimizer,
+    optimizer: Optimizer | Sequence[Optimizer],
     strategy: str | Strategy = "daso",
     *,
     workers: Workers | DeviceMesh | None = None,
@@ -39,7 +40,7 @@ def attach(
 
     Args:
         model: Any module; it keeps its class and its state-dict keys. Move it to its device first.
-        optimizer: Any optimizer over the model's parameters.
+        optimizer: Any optimizer over the model's parameters, or a list of them.
         strategy: A name (``paceline strategies`` lists them) or a strategy object.
         workers: The workers of the job. By default they are found from the launcher (torchrun,
             Slurm, Open MPI); a two-dimensional ``DeviceMesh``, nodes x workers, also tells.
@@ -57,26 +58,34 @@ def attach(
         **options: The strategy's options.
 
     """
+    optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
     if not enabled:
-        return IdlePace(model, optimizer)
+        return IdlePace(model, optimizers)
     if buffers not in ("mean", "keep", "broadcast"):
         raise ValueError(f"buffers={buffers!r} is not known; use 'mean', 'keep' or 'broadcast'")
     if report_every < 1:
         raise ValueError(f"report_every={report_every} must be at least 1")
     chosen = make_strategy(strategy, **options)
     tracer = None if trace is None else Tracer(trace, trace_steps)
-    if not isinstance(workers, Workers):
-        workers = find_workers(workers)
-    if tracer is not None:
-        workers = traced_workers(workers, tracer)
-    return Pace(
-        model,
-        optimizer,
-        chosen,
-        workers,
-        buffers=buffers,
-        metric=metric,
-        report_every=report_every,
-        monitor=Monitor(tensorboard if workers.world.rank == 0 else None),
-        tracer=tracer,
-    )
+    guard.check_model(model)
+    guard.check_optimizers(model, optimizers)
+    guard.claim(list(model.parameters()), chosen)
+    try:
+        if not isinstance(workers, Workers):
+            workers = find_workers(workers)
+        if tracer is not None:
+            workers = traced_workers(workers, tracer)
+        return Pace(
+            model,
+            optimizers,
+            chosen,
+            workers,
+            buffers=buffers,
+            metric=metric,
+            report_every=report_every,
+            monitor=Monitor(tensorboard if workers.world.rank == 0 else None),
+            tracer=tracer,
+        )
+    except BaseException:
+        guard.release(chosen)
+        raise

@@ -24,15 +24,18 @@ class Bucket:
 
     Behind the gradients lies one number for each parameter: 1 if this worker has a gradient for
     it, else 0. Averaged with the rest, it tells whether *any* worker has one. A parameter that
-    nobody used then keeps no gradient, as in a single process, and is not decayed or moved.
+    nobody used then keeps no gradient, as in a single process, and is not decayed or moved. The
+    last number is 1 if this worker has data at all: the average of it is the share of workers that
+    have.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self.parameters = list(parameters)
         sizes = [p.numel() for p in parameters]
         first = parameters[0]
-        self.flat = torch.zeros(sum(sizes) + len(sizes), dtype=first.dtype, device=first.device)
-        *grads, self._used = torch.split(self.flat, [*sizes, len(sizes)])
+        num_flags = len(sizes) + 1
+        self.flat = torch.zeros(sum(sizes) + num_flags, dtype=first.dtype, device=first.device)
+        *grads, self._used = torch.split(self.flat, [*sizes, num_flags])
         # In the parameter's own memory format, so that the optimizer's kernels stay fast.
         self.views = [_view_like(grad, p) for grad, p in zip(grads, parameters, strict=True)]
         self.waiting_for = set(parameters)
@@ -55,6 +58,19 @@ class Bucket:
         if missing:
             self._used[missing] = 0.0
         return missing
+
+    def is_in_place(self) -> bool:
+        """Whether every gradient is where the last exchange left it."""
+        return all(
+            parameter.grad is None or parameter.grad is view
+            for parameter, view in zip(self.parameters, self.views, strict=True)
+        )
+
+    def spread_over_active(self) -> None:
+        """Make the average over all workers that over those that have data."""
+        share = self._used[-1].item()
+        if share not in (0.0, 1.0):
+            self.flat.div_(share)
 
     def give_back(self, missing: Iterable[int]) -> None:
         """Give parameters without an own gradient the others' average, if there is one."""
@@ -86,25 +102,30 @@ class Buckets:
         self._num_launched = 0
         self._missing: dict[int, list[int]] = {}
 
-    def are_spent(self, *, arrived: nn.Parameter | None = None) -> bool:
-        """Whether no step can follow on the last exchange: dropped, set to zero, or not finite.
+    def are_in_place(self) -> bool:
+        """Whether every gradient is where the last exchange left it: nobody set another one."""
+        return all(bucket.is_in_place() for bucket in self.buckets)
 
-        ``arrived`` has its first new gradient already; it tells only whether the old was dropped.
-        """
-        kept = {
-            parameter: view
+    def were_broken(self, *, are_dropped: bool) -> bool:
+        """Whether the last exchange gave values that are not finite (and they were dropped)."""
+        is_any_kept = any(
+            parameter.grad is view
             for bucket in self.buckets
             for parameter, view in zip(bucket.parameters, bucket.views, strict=True)
-            if parameter.grad is view
-        }
-        old = [view for parameter, view in kept.items() if parameter is not arrived]
-        if not old:
-            return arrived not in kept
-        return not any(grad.any() for grad in old) or not all(grad.isfinite().all() for grad in old)
+        )
+        if are_dropped and is_any_kept:
+            return False
+        return not all(bucket.flat.isfinite().all() for bucket in self.buckets)
 
     def gradient_ready(self, parameter: nn.Parameter) -> None:
         """A gradient is complete; launch its bucket if that was the last, and those behind it."""
         bucket = self._home[parameter]
+        assert parameter.grad is not None
+        if parameter.grad.layout != torch.strided:
+            raise ValueError(
+                "a gradient is sparse, and sparse gradients are not exchanged; make embeddings "
+                "with sparse=False"
+            )
         if parameter not in bucket.waiting_for:
             raise RuntimeError(
                 "a parameter's gradient was completed twice in one backward pass, as happens with "
@@ -128,17 +149,36 @@ class Buckets:
         bucket.pending = self._on_ready(bucket.flat)
         self._num_launched += 1
 
-    def complete(self, wait: Callable[[Pending], None]) -> None:
+    def complete(self, wait: Callable[[Pending], None], *, are_all_active: bool = True) -> None:
         """The backward pass is over: launch what is left, and wait for all."""
         while self._num_launched < len(self.buckets):
             self._launch()
         for index, bucket in enumerate(self.buckets):
             if bucket.pending is not None:
                 wait(bucket.pending)
+            if not are_all_active:
+                bucket.spread_over_active()
             bucket.give_back(self._missing.get(index, ()))
             bucket.reset()
         self._num_launched = 0
         self._missing.clear()
+
+    def stand_by(self, wait: Callable[[Pending], None]) -> None:
+        """Take part in the others' exchange with nothing of one's own."""
+        for bucket in self.buckets:
+            bucket.flat.zero_()
+            bucket.pending = self._on_ready(bucket.flat)
+        for bucket in self.buckets:
+            if bucket.pending is not None:
+                wait(bucket.pending)
+            bucket.reset()
+
+    def release(self) -> None:
+        """Give every gradient memory of its own again."""
+        for bucket in self.buckets:
+            for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
+                if parameter.grad is view:
+                    parameter.grad = view.clone()
 
 
 def group_parameters(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +18,24 @@ from paceline.train.stats import Stats
 class IdlePace(Pace):
     """What ``attach(..., enabled=False)`` returns: no hooks, no communication."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
+    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
         self.stats = Stats()
         self._is_accumulating = False
         self._model = model
-        self._optimizer = optimizer
+        self._optimizers = list(optimizers)
+
+    @contextlib.contextmanager
+    def join(self) -> Iterator[None]:
+        """There is nobody to wait for."""
+        yield
+
+    def skip_step(self, optimizer: Optimizer | None = None) -> None:
+        """Nobody counts."""
 
     def report(self, metric: float | torch.Tensor) -> None:
         """Nobody listens."""
 
-    def finish(self) -> None:
+    def finish(self, *, optimizer_state: bool = False) -> None:
         """There is only one worker."""
 
     def detach(self) -> None:
@@ -42,11 +52,11 @@ class IdlePace(Pace):
         """Write model and optimizer."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
-        state = {"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict()}
+        state = {"model": self._model.state_dict(), "optimizer": self._optimizers[0].state_dict()}
         torch.save(state, target / "worker-0.pt")
 
     def load(self, folder: str | Path) -> None:
         """Read model and optimizer."""
         state = torch.load(Path(folder, "worker-0.pt"), weights_only=True)
         self._model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        self._optimizers[0].load_state_dict(state["optimizer"])

@@ -1,9 +1,10 @@
-"""A strategy bound to a model and its optimizer. The training loop stays the user's."""
+"""A strategy bound to a model and its optimizers. The training loop stays the user's."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,10 +15,16 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from paceline.strategies import Replica, Strategy
+from paceline.strategies.equality import find_unequal, make_equal, take_over
 from paceline.strategies.replica import BufferMode
 from paceline.teams import Pending, Workers
+from paceline.train import guard
+from paceline.train import optimizer_state as states
 from paceline.train.buckets import Buckets
+from paceline.train.fingerprint import check_agreement, fingerprint
+from paceline.train.joining import Joining, Moment
 from paceline.train.monitor import Monitor
+from paceline.train.optimizer_steps import OptimizerSteps
 from paceline.train.stats import Stats, StepTimes
 from paceline.train.tracer import Tracer
 
@@ -30,7 +37,7 @@ class Pace:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizers: Sequence[Optimizer],
         strategy: Strategy,
         workers: Workers,
         *,
@@ -44,30 +51,42 @@ class Pace:
         self.workers = workers
         self.stats = Stats()
         self._model = model
-        self._optimizer = optimizer
+        self._optimizers = list(optimizers)
         self._metric = metric
         self._report_every = report_every
         self._monitor = monitor
         self._tracer = tracer
+        self._joining: Joining | None = None
         self._is_accumulating = False
         self._is_backward_open = False
+        self._has_local_gradients = False
         self._awaits_step = False
-        self._was_step_skipped = False
+        self._was_step_broken = False
         self._is_finished = False
-        replica = Replica(model, buffers=buffers)
-        make_equal(model, workers)
-        strategy.start(replica, workers)
-        self._buckets = Buckets(replica.parameters, strategy.bucket_ready)
+        self._is_first_backward = True
+        settings = {
+            "buffers": buffers,
+            "report_every": report_every if metric else None,
+            "trace": tracer is not None,
+        }
+        check_agreement(fingerprint(model, optimizers, strategy, settings), workers)
+        self._replica = Replica(model, buffers=buffers, optimizers=optimizers)
+        take_over([*model.parameters(), *model.buffers()], workers.world, 0)
+        self._level_optimizers()
+        strategy.start(self._replica, workers)
+        self._handles: list[RemovableHandle] = []
+        self._hook_parameters()
+        self._wrap_guard = guard.WrapGuard(model)
+        self._steps = OptimizerSteps(
+            optimizers,
+            is_ours=self._trains_ours,
+            before=self._before_step,
+            after=self._finish_step,
+        )
         if tracer is not None:
             tracer.start(workers)
         self._step_start_s = workers.clock()
         self._counted = (strategy.waiting_s, strategy.merging_s)
-        self._handles: list[RemovableHandle] = [
-            p.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
-            for p in replica.parameters
-        ]
-        self._handles.append(optimizer.register_step_post_hook(self._on_step))
-        self._handles.append(model.register_forward_pre_hook(self._before_forward))
 
     def __enter__(self) -> Self:
         return self
@@ -92,27 +111,70 @@ class Pace:
         finally:
             self._is_accumulating = before
 
+    @contextlib.contextmanager
+    def join(self) -> Iterator[None]:
+        """Let workers have unequal numbers of batches: put the whole loop of an epoch in here.
+
+        A worker that has run out of batches stands by: it takes part in what the others exchange,
+        with nothing of its own, until all have run out. Gradients are averaged over the workers
+        that have data. All workers then go on from the parameters, and the optimizer's state, of
+        those that trained the longest (in each node, where nodes differ).
+
+        Each step costs a few small messages among all workers, so use it only where it is needed.
+        """
+        if self._joining is not None:
+            raise ValueError("join() cannot be used inside join()")
+        self._joining = joining = Joining(self.workers)
+        try:
+            yield
+            self._steps.close_round()
+            while (moment := joining.tell(None)) is not None:
+                self._stand_by(moment)
+        finally:
+            self._joining = None
+        self._level_after(joining)
+
+    def skip_step(self, optimizer: Optimizer | None = None) -> None:
+        """Say that this step is left out: ``optimizer.step()`` will not be called.
+
+        A step counts on all nodes or on none, so a node that leaves one out on its own must say so.
+        What ``torch.amp.GradScaler`` leaves out is noticed without this.
+
+        Args:
+            optimizer: Which of several optimizers would have stepped; by default the first.
+
+        """
+        self._steps.skip(self._optimizers[0] if optimizer is None else optimizer)
+
     def report(self, metric: float | torch.Tensor) -> None:
         """Tell the strategy how training goes (a loss: lower is better). All workers call it.
 
         The workers' values are averaged, so that all of them decide alike.
         """
-        self._count_skipped_step()
-        agreed = self.workers.world.agree(float(metric), "mean")
-        self.strategy.report(agreed)
-        self._monitor.log(self.strategy.step, {"metric": agreed})
+        self._count_broken_step()
+        self._tell("report")
+        self._report(float(metric))
 
-    def finish(self) -> None:
+    def finish(self, *, optimizer_state: bool = False) -> None:
         """End the training: all workers get the same parameters and buffers, bit for bit.
 
         Called when the context ends. Call it before evaluating or saving the final model, or use
         it again after more steps.
+
+        Args:
+            optimizer_state: Also give all workers the same optimizer state, the average of theirs:
+                nodes that train on their own have different momenta.
+
         """
-        if self._awaits_step:
-            self._finish_step()
+        self._refuse_inside_join("finish()")
+        self._steps.close_round()
+        self._count_broken_step(are_dropped=False)
         if not self._is_finished:
             self._finish_training()
             self._is_finished = True
+        self._make_sure_all_are_equal()
+        if optimizer_state:
+            states.average(self._optimizers, self.workers.world)
         self._monitor.flush()
 
     def _finish_training(self) -> None:
@@ -127,15 +189,31 @@ class Pace:
             title=f"{type(self.strategy).__name__} on {self.workers.world.size} workers, measured",
         )
 
+    def _make_sure_all_are_equal(self) -> None:
+        """What a loop does behind our back may leave workers different; none of them is right."""
+        tensors = self._replica.tensors()
+        unequal = find_unequal(tensors, self.workers.world)
+        if not unequal:
+            return
+        make_equal({name: tensors[name] for name in unequal}, self.workers.world)
+        more = f" and {len(unequal) - 1} more" if len(unequal) > 1 else ""
+        warnings.warn(
+            f"workers differed in {unequal[0]}{more} at the end and were given their average; "
+            "usual reasons: parameters changed outside optimizer.step(), workers with different "
+            "learning rates or optimizer states, dropout or data that an optimizer's closure uses",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
     def detach(self) -> None:
         """Remove all hooks; model and optimizer are as before, and so is the class of both."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        for bucket in self._buckets.buckets:
-            for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
-                if parameter.grad is view:
-                    parameter.grad = view.clone()
+        self._steps.close()
+        self._wrap_guard.remove()
+        guard.release(self.strategy)
+        self._buckets.release()
         self._monitor.close()
 
     def state_dict(self) -> dict[str, Any]:
@@ -143,7 +221,7 @@ class Pace:
 
         Nodes differ between exchanges, so every worker saves its own; see :meth:`save`.
         """
-        self._count_skipped_step()
+        self._count_broken_step()
         return {
             "version": _CHECKPOINT_VERSION,
             "strategy": type(self.strategy).__name__,
@@ -167,7 +245,7 @@ class Pace:
         target.mkdir(parents=True, exist_ok=True)
         checkpoint = {
             "model": self._model.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
+            "optimizer": self._optimizers[0].state_dict(),
             "pace": self.state_dict(),
         }
         torch.save(checkpoint, target / f"worker-{self.workers.world.rank}.pt")
@@ -182,30 +260,51 @@ class Pace:
             )
         checkpoint = torch.load(path, map_location=self.strategy.replica.device, weights_only=True)
         self._model.load_state_dict(checkpoint["model"])
-        self._optimizer.load_state_dict(checkpoint["optimizer"])
+        self._optimizers[0].load_state_dict(checkpoint["optimizer"])
         self.load_state_dict(checkpoint["pace"])
+
+    def _hook_parameters(self) -> None:
+        parameters = self._replica.parameters
+        self._buckets = Buckets(parameters, self.strategy.bucket_ready)
+        self._known = set(parameters)
+        self._handles += [
+            p.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
+            for p in parameters
+        ]
 
     def _on_gradient(self, parameter: torch.Tensor) -> None:
         if self._is_accumulating:
+            self._has_local_gradients = True
             return
         assert isinstance(parameter, nn.Parameter)
         if not self._is_backward_open:
-            self._is_backward_open = True
-            self._enter("backward")
-            self._was_step_skipped = self._awaits_step and self._buckets.are_spent(
-                arrived=parameter
-            )
-            # Runs when this backward pass ends: clipping and unscaling, which come next, must see
-            # the exchanged gradients.
-            engine = torch.autograd.Variable._execution_engine
-            engine.queue_callback(self._after_backward)
+            self._open_backward()
         self._buckets.gradient_ready(parameter)
+
+    def _open_backward(self) -> None:
+        if self._is_first_backward:
+            # Who wrapped the model after it was attached has done so by now.
+            guard.check_not_wrapped(self._replica.parameters)
+            self._is_first_backward = False
+        self._is_backward_open = True
+        self._enter("backward")
+        self._was_step_broken = self._is_step_broken()
+        self._tell("backward")
+        # Runs when this backward pass ends: clipping and unscaling, which come next, must see the
+        # exchanged gradients.
+        engine = torch.autograd.Variable._execution_engine
+        engine.queue_callback(self._after_backward)
 
     @torch.no_grad()
     def _after_backward(self) -> None:
         self._is_backward_open = False
-        self._buckets.complete(self._wait)
-        if self._was_step_skipped:
+        self._complete_gradients()
+
+    def _complete_gradients(self) -> None:
+        are_all_active = self._joining is None or self._joining.are_all_active
+        self._buckets.complete(self._wait, are_all_active=are_all_active)
+        self._has_local_gradients = False
+        if self._was_step_broken:
             self._finish_step()
         self.strategy.gradients_ready()
         self._awaits_step = True
@@ -214,33 +313,151 @@ class Pace:
     def _wait(self, pending: Pending) -> None:
         self.strategy.wait(pending)
 
-    def _on_step(self, _optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        if self._awaits_step:
-            self._finish_step()
+    def _trains_ours(self, optimizer: Optimizer) -> bool:
+        if any(p in self._known for group in optimizer.param_groups for p in group["params"]):
+            return True
+        # Perhaps the model has others by now.
+        return not self._replica.is_current() and not guard.foreign_parameters(
+            [optimizer], set(self._model.parameters())
+        )
 
-    def _before_forward(self, _model: nn.Module, _args: Any) -> None:
-        # In a compiled model this would break the graph; there the backward pass looks after it.
-        if torch.compiler.is_compiling():
-            return
-        if not self._is_accumulating and torch.is_grad_enabled():
-            self._count_skipped_step()
+    @torch.no_grad()
+    def _before_step(self, optimizer: Optimizer) -> None:
+        """Take in new parameters, and gradients that no backward pass of ours has exchanged."""
+        if not self._replica.is_current() or guard.foreign_parameters([optimizer], self._known):
+            self._adopt(optimizer)
+        if self._has_local_gradients or not self._buckets.are_in_place():
+            self._was_step_broken = False
+            self._tell("backward")
+            self._complete_gradients()
 
-    def _count_skipped_step(self) -> None:
-        # A GradScaler skips the optimizer's step where it meets infinities, on this node perhaps
-        # and not on others. The step counts all the same, or the nodes would lose count. Other
-        # gradients are still waiting: for a second backward pass, or for the step.
-        if self._awaits_step and self._buckets.are_spent():
+    def _adopt(self, optimizer: Optimizer) -> None:
+        """Go on with the parameters that the model has now: unfrozen, added or replaced ones."""
+        self._refuse_inside_join("changing the model's parameters")
+        guard.check_optimizers(self._model, [optimizer])
+        before = set(self._replica.parameters)
+        self.strategy.finish()
+        self._replica.refresh()
+        new = [p for p in self._replica.parameters if p not in before]
+        guard.extend_claim(new, self.strategy)
+        take_over(new, self.workers.world, 0)
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._hook_parameters()
+        self.strategy.parameters_changed()
+
+    def _is_step_broken(self, *, are_dropped: bool = True) -> bool:
+        """Whether gradients that were not finite were dropped without a step: it counts as one.
+
+        A GradScaler tells by itself; who looks at the gradients by hand had better say so with
+        :meth:`skip_step`, which also knows of gradients that are finite.
+        """
+        return (
+            self._awaits_step
+            and not self._steps.has_scaler
+            and not self._steps.is_inside_step
+            and self._buckets.were_broken(are_dropped=are_dropped)
+        )
+
+    def _count_broken_step(self, *, are_dropped: bool = True) -> None:
+        if self._is_step_broken(are_dropped=are_dropped):
             self._finish_step()
 
     @torch.no_grad()
     def _finish_step(self) -> None:
+        self._tell("step")
+        self._end_step()
+
+    def _end_step(self) -> None:
         self._awaits_step = False
         self._is_finished = False
         self._enter("merge")
+        self._share_in_node()
         self.strategy.after_step()
         self._count_step()
         if self._metric is not None and self.strategy.step % self._report_every == 0:
-            self.report(self._metric())
+            self._report(self._metric() if self._is_active else 0.0)
+
+    @property
+    def _is_active(self) -> bool:
+        return self._joining is None or self.workers.world.rank in self._joining.active
+
+    def _report(self, metric: float) -> None:
+        if self._joining is None or self._joining.are_all_active:
+            agreed = self.workers.world.agree(metric, "mean")
+        else:
+            total = self.workers.world.agree(metric, "sum")
+            agreed = total / len(self._joining.active)
+        self.strategy.report(agreed)
+        self._monitor.log(self.strategy.step, {"metric": agreed})
+
+    def _tell(self, moment: Moment) -> None:
+        if self._joining is not None:
+            self._joining.tell(moment)
+
+    @torch.no_grad()
+    def _stand_by(self, moment: Moment) -> None:
+        """Take part in what the others do, with nothing of one's own."""
+        if moment == "backward":
+            self._buckets.stand_by(self._wait)
+            self.strategy.gradients_ready()
+        elif moment == "step":
+            self._end_step()
+        else:
+            self._report(0.0)
+
+    def _share_in_node(self) -> None:
+        """Keep who stands by at its node's parameters: it may have to carry the next exchange."""
+        if self._joining is None or self.strategy.lockstep() is None:
+            return
+        ranks = self.workers.nodes[self.workers.node_index]
+        active = [place for place, rank in enumerate(ranks) if rank in self._joining.active]
+        if 0 < len(active) < len(ranks):
+            take_over(self._replica.tensors().values(), self.workers.node, active[0])
+
+    def _level_after(self, joining: Joining) -> None:
+        """All workers that go in step go on from who had data the longest."""
+        team = self.strategy.lockstep()
+        if team is None:
+            return
+        is_world = team is self.workers.world
+        ranks = range(team.size) if is_world else self.workers.nodes[self.workers.node_index]
+        source = joining.last_of(list(ranks))
+        if source is None:
+            return
+        take_over(self._replica.tensors().values(), team, source)
+        if not states.have_same_settings(self._optimizers, team):
+            warnings.warn(
+                "workers that ran out of batches were given the others' learning rate; a "
+                "scheduler that is stepped for every batch is behind there, and had better be "
+                "stepped for every epoch",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+            states.take_over(self._optimizers, team, source, with_settings=True)
+        elif not states.is_equal(self._optimizers, team):
+            states.take_over(self._optimizers, team, source)
+
+    def _level_optimizers(self) -> None:
+        """Optimizers that have learnt different things would take workers apart again."""
+        world = self.workers.world
+        if states.is_equal(self._optimizers, world):
+            return
+        states.take_over(self._optimizers, world, 0)
+        warnings.warn(
+            "the workers' optimizers had different states (as nodes have after training on their "
+            "own) and were given the first worker's; finish(optimizer_state=True) averages them",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+    def _refuse_inside_join(self, what: str) -> None:
+        if self._joining is not None:
+            raise ValueError(
+                f"{what} is not possible inside join(), where some workers only stand by; do it "
+                "before or after"
+            )
 
     def _enter(self, phase: str) -> None:
         if self._tracer is not None:
@@ -275,13 +492,3 @@ class Pace:
                 **self.stats.status,
             },
         )
-
-
-@torch.no_grad()
-def make_equal(model: nn.Module, workers: Workers) -> None:
-    """Give all workers the parameters and buffers of the first."""
-    if workers.world.size == 1:
-        return
-    tensors = [*model.parameters(), *model.buffers()]
-    for pending in [workers.world.broadcast(tensor.detach(), 0) for tensor in tensors]:
-        pending.wait()

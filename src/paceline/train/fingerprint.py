@@ -1,0 +1,76 @@
+"""Whether all workers attach the same thing, found out before they wait for each other in vain."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from paceline.strategies import Strategy
+from paceline.teams import Team, Workers
+from paceline.version import __version__
+
+
+def fingerprint(
+    model: nn.Module,
+    optimizers: Sequence[Optimizer],
+    strategy: Strategy,
+    settings: Mapping[str, object],
+) -> dict[str, str]:
+    """What must be the same on all workers: a value for each name, the telling ones first."""
+    kind = type(strategy)
+    options = strategy.options.model_dump(mode="json")
+    return {
+        "paceline": __version__,
+        "torch": torch.__version__,
+        "strategy": f"{kind.__module__}.{kind.__qualname__}",
+        **{f"option {name}": repr(value) for name, value in options.items()},
+        **{name: repr(value) for name, value in settings.items()},
+        "optimizers": ", ".join(type(optimizer).__name__ for optimizer in optimizers),
+        **{f"parameter {name}": _described(p) for name, p in model.named_parameters()},
+        **{f"buffer {name}": _described(b) for name, b in model.named_buffers()},
+    }
+
+
+def _described(tensor: torch.Tensor) -> str:
+    shape = "x".join(map(str, tensor.shape)) or "scalar"
+    kind = str(tensor.dtype).removeprefix("torch.")
+    return f"{shape} {kind}{'' if tensor.requires_grad else ' without gradient'}"
+
+
+def is_same(data: bytes, team: Team) -> bool:
+    """Whether all members have the same bytes: two numbers travel, however many bytes there are."""
+    digest = hashlib.blake2b(data, digest_size=8).digest()
+    number = float(int.from_bytes(digest, "big") >> 11)  # what a float64 holds exactly
+    return team.agree(number, "min") == team.agree(number, "max")
+
+
+def check_agreement(own: Mapping[str, str], workers: Workers) -> None:
+    """Refuse, on all workers, if one of them attaches something else: which one, and what."""
+    data = json.dumps(own).encode()
+    if is_same(data, workers.world):
+        return
+    texts = [zlib.decompress(part) for part in workers.world.gather(zlib.compress(data))]
+    usual = Counter(texts).most_common(1)[0][0]
+    reference = texts.index(usual)
+    odd = next(rank for rank, text in enumerate(texts) if text != usual)
+    expected, found = json.loads(usual), json.loads(texts[odd])
+    name = next(key for key in [*expected, *found] if expected.get(key) != found.get(key))
+    raise ValueError(
+        f"worker {odd} on {_node_of(odd, workers)} attaches something else than worker "
+        f"{reference} on {_node_of(reference, workers)}: {name} is "
+        f"{found.get(name, 'missing')} there and {expected.get(name, 'missing')} here; all workers "
+        "must attach the same model with the same strategy and options"
+    )
+
+
+def _node_of(rank: int, workers: Workers) -> str:
+    return next(
+        name for name, ranks in zip(workers.node_names, workers.nodes, strict=True) if rank in ranks
+    )
