@@ -71,6 +71,11 @@ class OptimizerSteps:
         """Whether one of our optimizers is stepping: it may call a closure many times."""
         return self._outermost is not None
 
+    def expect(self, optimizer: Optimizer) -> None:
+        """This one trains our parameters from now on; forget those that no longer do."""
+        self._expected = WeakSet([each for each in self._expected if self.owns(each)])
+        self._expected.add(optimizer)
+
     def skip(self, optimizer: Optimizer) -> None:
         """A step of this optimizer was left out; it counts like one that was made."""
         self._begin(optimizer)

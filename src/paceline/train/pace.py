@@ -345,6 +345,7 @@ class Pace:
             handle.remove()
         self._handles.clear()
         self._hook_parameters()
+        self._steps.expect(optimizer)
         self.strategy.parameters_changed()
 
     def _is_step_broken(self, *, are_dropped: bool = True) -> bool:

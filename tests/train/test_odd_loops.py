@@ -1,0 +1,483 @@
+"""Loops that do what no tutorial does: each trains as one process would, or says what is wrong."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+import workloads
+from jobs import DEVICE, make_reproducible, run_job
+from paceline.strategies import Strategy
+from paceline.teams import Pending, Workers
+from paceline.train import Pace, attach
+
+NUM_STEPS = 8
+Optimizer = torch.optim.Optimizer
+LossOf = Callable[[nn.Module, int], torch.Tensor]
+
+
+class Sam(Optimizer):
+    """Sharpness-aware minimisation in the usual shape (Foret et al. 2021): two passes a step."""
+
+    def __init__(self, parameters: Any, base: type[Optimizer], rho: float, **settings: Any) -> None:
+        super().__init__(parameters, {"rho": rho, **settings})
+        self.base = base(self.param_groups, **settings)
+        self.param_groups = self.base.param_groups
+
+    @torch.no_grad()
+    def first_step(self) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["old"] = parameter.data.clone()
+            parameter.add_(0.01 * parameter.grad)
+        self.zero_grad()
+
+    @torch.no_grad()
+    def second_step(self) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            parameter.data = self.state[parameter]["old"]
+        self.base.step()
+        self.zero_grad()
+
+    def step(self, closure: Any = None) -> None:
+        raise AssertionError("who uses SAM calls its two steps")
+
+
+def backward(loss: torch.Tensor, *, retain_graph: bool = False) -> None:
+    torch.autograd.backward(loss, retain_graph=retain_graph)
+
+
+def sgd(model: nn.Module) -> Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+class Loop:
+    """A way to train: the optimizers, and one step. ``loss_of`` is this worker's loss."""
+
+    def optimizers(self, model: nn.Module) -> list[Optimizer]:
+        return [sgd(model)]
+
+    def step(
+        self, model: nn.Module, optimizers: list[Optimizer], loss_of: LossOf, step: int
+    ) -> None:
+        raise NotImplementedError
+
+
+class SharpnessAware(Loop):
+    def optimizers(self, model: nn.Module) -> list[Optimizer]:
+        return [Sam(model.parameters(), torch.optim.SGD, rho=0.05, lr=0.05, momentum=0.9)]
+
+    def step(
+        self, model: nn.Module, optimizers: list[Optimizer], loss_of: LossOf, step: int
+    ) -> None:
+        sam = optimizers[0]
+        assert isinstance(sam, Sam)
+        backward(loss_of(model, step))
+        sam.first_step()
+        backward(loss_of(model, step))
+        sam.second_step()
+
+
+class GradientsByHand(Loop):
+    """No backward() anywhere: autograd.grad, and gradients put where they belong."""
+
+    def step(
+        self, model: nn.Module, optimizers: list[Optimizer], loss_of: LossOf, step: int
+    ) -> None:
+        parameters = list(model.parameters())
+        gradients = torch.autograd.grad(loss_of(model, step), parameters)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        optimizers[0].step()
+
+
+class Surgery(Loop):
+    """PCGrad's shape: a backward pass for each loss, gradients taken away and put back as one."""
+
+    def step(
+        self, model: nn.Module, optimizers: list[Optimizer], loss_of: LossOf, step: int
+    ) -> None:
+        loss = loss_of(model, step)
+        taken = []
+        for part in (0.25 * loss, 0.75 * loss):
+            optimizers[0].zero_grad()
+            backward(part, retain_graph=True)
+            taken.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+        for parameter, first, second in zip(model.parameters(), *taken, strict=True):
+            parameter.grad = first + second
+        optimizers[0].step()
+
+
+class TwoOptimizers(Loop):
+    """Weights and biases have optimizers of their own."""
+
+    def optimizers(self, model: nn.Module) -> list[Optimizer]:
+        weights = [p for p in model.parameters() if p.ndim > 1]
+        biases = [p for p in model.parameters() if p.ndim == 1]
+        return [torch.optim.SGD(weights, lr=0.05), torch.optim.AdamW(biases, lr=0.01)]
+
+    def step(
+        self, model: nn.Module, optimizers: list[Optimizer], loss_of: LossOf, step: int
+    ) -> None:
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        backward(loss_of(model, step))
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+class Alternating(TwoOptimizers):
+    """As a generator and its discriminator: a backward pass for each, on parts of the whole."""
+
+    def step(
+        self, model: nn.Module, optimizers: list[Optimizer], loss_of: LossOf, step: int
+    ) -> None:
+        for turn, optimizer in enumerate(optimizers):
+            model.zero_grad()
+            backward(loss_of(model, 2 * step + turn))
+            optimizer.step()
+
+
+class TwiceWithOneGradient(Loop):
+    def step(
+        self, model: nn.Module, optimizers: list[Optimizer], loss_of: LossOf, step: int
+    ) -> None:
+        optimizers[0].zero_grad()
+        backward(loss_of(model, step))
+        optimizers[0].step()
+        optimizers[0].step()
+
+
+class NewMemory(Loop):
+    """Every step gives the parameters other memory, as vector_to_parameters and clamps do."""
+
+    def step(
+        self, model: nn.Module, optimizers: list[Optimizer], loss_of: LossOf, step: int
+    ) -> None:
+        optimizers[0].zero_grad()
+        backward(loss_of(model, step))
+        optimizers[0].step()
+        with torch.no_grad():
+            vector_to_parameters(parameters_to_vector(model.parameters()) * 1, model.parameters())
+        for parameter in model.parameters():
+            parameter.data = parameter.data.clamp(-0.3, 0.3)
+
+
+class Unfrozen(Loop):
+    """The first layer is trained from the third step on."""
+
+    def optimizers(self, model: nn.Module) -> list[Optimizer]:
+        next(iter(model.parameters())).requires_grad_(False)
+        return [sgd(model)]
+
+    def step(
+        self, model: nn.Module, optimizers: list[Optimizer], loss_of: LossOf, step: int
+    ) -> None:
+        if step == 3:
+            model.requires_grad_(True)
+        optimizers[0].zero_grad()
+        backward(loss_of(model, step))
+        optimizers[0].step()
+
+
+class Grown(Loop):
+    """A scale is added on the way, with other values on each worker, and trained from then on."""
+
+    def step(
+        self, model: nn.Module, optimizers: list[Optimizer], loss_of: LossOf, step: int
+    ) -> None:
+        if step == 3:
+            scale = nn.Parameter(torch.ones(workloads.NUM_OUTPUTS, device=DEVICE))
+            model.register_parameter("scale", scale)
+            model.register_forward_hook(_scaled)
+            optimizers[0].add_param_group({"params": [scale]})
+        optimizers[0].zero_grad()
+        backward(loss_of(model, step))
+        optimizers[0].step()
+
+
+def _scaled(model: nn.Module, _inputs: Any, outputs: torch.Tensor) -> torch.Tensor:
+    return outputs * model.get_parameter("scale")
+
+
+class Replaced(Loop):
+    """load_state_dict(assign=True) puts other parameters into the model, for another optimizer."""
+
+    def step(
+        self, model: nn.Module, optimizers: list[Optimizer], loss_of: LossOf, step: int
+    ) -> None:
+        if step == 3:
+            state = {name: value.clone() for name, value in model.state_dict().items()}
+            model.load_state_dict(state, assign=True)
+            model.requires_grad_(True)
+            optimizers[:] = [torch.optim.SGD(model.parameters(), lr=0.05)]
+        optimizers[0].zero_grad()
+        backward(loss_of(model, step))
+        optimizers[0].step()
+
+
+class OnlyAccumulated(Loop):
+    """All backward passes are inside accumulate(), the last one too."""
+
+    pace: Pace | None = None
+
+    def step(
+        self, model: nn.Module, optimizers: list[Optimizer], loss_of: LossOf, step: int
+    ) -> None:
+        optimizers[0].zero_grad(set_to_none=step < 3)
+        if self.pace is None:
+            backward(loss_of(model, step))
+        else:
+            with self.pace.accumulate():
+                backward(loss_of(model, step))
+        optimizers[0].step()
+
+
+LOOPS: dict[str, Loop] = {
+    "sharpness-aware": SharpnessAware(),
+    "gradients by hand": GradientsByHand(),
+    "surgery": Surgery(),
+    "two optimizers": TwoOptimizers(),
+    "alternating": Alternating(),
+    "twice with one gradient": TwiceWithOneGradient(),
+    "new memory": NewMemory(),
+    "unfrozen": Unfrozen(),
+    "grown": Grown(),
+    "replaced": Replaced(),
+    "only accumulated": OnlyAccumulated(),
+}
+COUNTS = {"twice with one gradient": 2 * NUM_STEPS}
+
+
+def own_loss(rank: int) -> LossOf:
+    return lambda model, step: workloads.batch_loss(model, step, rank)
+
+
+def mean_loss(num_workers: int) -> LossOf:
+    """What one process with all workers' data would minimise."""
+
+    def loss(model: nn.Module, step: int) -> torch.Tensor:
+        parts = [workloads.batch_loss(model, step, rank) for rank in range(num_workers)]
+        return torch.stack(parts).mean()
+
+    return loss
+
+
+def run_loops(
+    workers: Workers, strategy: str, options: dict[str, Any]
+) -> dict[str, tuple[torch.Tensor, int, list[str]]]:
+    """By loop: the end, the steps counted, and what was warned of."""
+    results = {}
+    for name, loop in LOOPS.items():
+        model = workloads.build_model("plain")
+        optimizers = loop.optimizers(model)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with attach(model, list(optimizers), strategy, workers=workers, **options) as pace:
+                if isinstance(loop, OnlyAccumulated):
+                    loop.pace = pace
+                for step in range(NUM_STEPS):
+                    loop.step(model, optimizers, own_loss(workers.world.rank), step)
+        said = [str(each.message) for each in caught if each.category is RuntimeWarning]
+        results[name] = (workloads.flat_state(model), pace.strategy.step, said)
+    return results
+
+
+@pytest.fixture(scope="module")
+def synchronous() -> list[dict[str, tuple[torch.Tensor, int, list[str]]]]:
+    return run_job(run_loops, "sync", {}, nodes=(2, 1))
+
+
+@pytest.fixture(scope="module")
+def periodic() -> list[dict[str, tuple[torch.Tensor, int, list[str]]]]:
+    return run_job(run_loops, "daso", {"warmup_steps": 2, "period": 3}, nodes=(2, 1))
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_sync_trains_as_one_process_with_all_data(
+    synchronous: list[dict[str, tuple[torch.Tensor, int, list[str]]]], name: str
+) -> None:
+    make_reproducible()
+    model = workloads.build_model("plain")
+    loop = LOOPS[name]
+    optimizers = loop.optimizers(model)
+    for step in range(NUM_STEPS):
+        loop.step(model, optimizers, mean_loss(3), step)
+    for by_loop in synchronous:
+        end, count, said = by_loop[name]
+        torch.testing.assert_close(end, workloads.flat_state(model), rtol=1e-5, atol=1e-6)
+        assert torch.equal(end, synchronous[0][name][0])
+        assert count == COUNTS.get(name, NUM_STEPS)
+        assert said == []
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_nodes_exchange_count_and_end_equal(
+    periodic: list[dict[str, tuple[torch.Tensor, int, list[str]]]], name: str
+) -> None:
+    for by_loop in periodic:
+        end, count, said = by_loop[name]
+        assert torch.equal(end, periodic[0][name][0])
+        assert count == COUNTS.get(name, NUM_STEPS)
+        assert said == []
+
+
+def count_lbfgs(workers: Workers) -> tuple[int, torch.Tensor]:
+    """Each step of L-BFGS calls its closure many times; the data are the same everywhere."""
+    model = workloads.build_model("plain")
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=6)
+    with attach(model, optimizer, "daso", workers=workers, warmup_steps=1, period=2) as pace:
+        for step in range(5):
+
+            def closure(step: int = step) -> float:
+                optimizer.zero_grad()
+                loss = workloads.batch_loss(model, step, 0)
+                backward(loss)
+                return float(loss)
+
+            optimizer.step(closure)
+    return pace.strategy.step, workloads.flat_state(model)
+
+
+def test_a_step_of_lbfgs_counts_once() -> None:
+    results = run_job(count_lbfgs, nodes=(2, 1))
+    assert [count for count, _ in results] == [5, 5, 5]
+    assert all(torch.equal(end, results[0][1]) for _, end in results)
+
+
+def count_exchanges(workers: Workers) -> tuple[int, int]:
+    """A discriminator and a generator, in one module: 20 rounds are 20 steps."""
+    model = workloads.build_model("plain")
+    optimizers = Alternating().optimizers(model)
+    options = {"warmup_steps": 0, "period": 4, "delay": 1, "total_steps": 20, "cooldown_steps": 0}
+    with attach(model, optimizers, "daso", workers=workers, **options) as pace:
+        for step in range(20):
+            Alternating().step(model, optimizers, own_loss(workers.world.rank), step)
+        assert isinstance(pace.strategy.state_dict()["num_exchanges"], int)
+        num_exchanges = pace.strategy.state_dict()["num_exchanges"]
+    return pace.strategy.step, num_exchanges
+
+
+def test_two_optimizers_do_not_exchange_twice_as_often() -> None:
+    # At 4, 8, 12, 16, and the last step, which always blocks.
+    assert run_job(count_exchanges, nodes=(1, 1)) == [(20, 5)] * 2
+
+
+class EveryOther(Strategy):
+    """The documentation's example: it never makes workers equal."""
+
+    summary = "average every other gradient"
+
+    def bucket_ready(self, bucket: torch.Tensor) -> Pending | None:
+        return self.workers.world.all_reduce(bucket, "mean") if self.step % 2 else None
+
+
+def train_own(workers: Workers) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+    model, optimizer = workloads.build("normed", "momentum")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with attach(model, optimizer, EveryOther(), workers=workers):
+            for step in range(5):
+                optimizer.zero_grad()
+                backward(workloads.batch_loss(model, step, workers.world.rank))
+                optimizer.step()
+            before = workloads.flat_state(model)
+    return before, workloads.flat_state(model), [str(each.message) for each in caught]
+
+
+def test_a_strategy_without_an_end_of_its_own_ends_with_the_average() -> None:
+    results = run_job(train_own, nodes=(2, 1))
+    mean = torch.stack([before for before, _, _ in results]).mean(dim=0)
+    assert not torch.equal(results[0][0], results[1][0])
+    for _, end, said in results:
+        torch.testing.assert_close(end, mean, rtol=1e-5, atol=1e-6)
+        assert torch.equal(end, results[0][1])
+        assert said == []
+
+
+def change_behind_our_back(workers: Workers) -> tuple[list[float], list[str]]:
+    """Somebody writes into a parameter on one worker."""
+    model, optimizer = workloads.build_drift()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with attach(model, optimizer, "sync", workers=workers):
+            optimizer.zero_grad()
+            backward(model(1.0))
+            optimizer.step()
+            if workers.world.rank == 1:
+                model.values.data += 3.0
+    return model.values.tolist(), [str(each.message) for each in caught]
+
+
+def test_workers_that_differ_at_the_end_get_the_average_and_a_warning() -> None:
+    for values, said in run_job(change_behind_our_back, nodes=(2, 1)):
+        assert values == [2.0]
+        assert len(said) == 1 and "workers differed in values at the end" in said[0]
+
+
+def go_on_with_sync(workers: Workers, average: bool) -> tuple[torch.Tensor, list[str]]:
+    """daso, finish, detach, sync: the nodes' momenta differ."""
+    model, optimizer = workloads.build("plain", "momentum")
+
+    def train() -> None:
+        for step in range(5):
+            optimizer.zero_grad()
+            backward(workloads.batch_loss(model, step, workers.world.rank))
+            optimizer.step()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with attach(model, optimizer, "daso", workers=workers, warmup_steps=0) as pace:
+            train()
+            pace.finish(optimizer_state=average)
+        with attach(model, optimizer, "sync", workers=workers) as pace:
+            train()
+            before = workloads.flat_state(model)
+    momenta = [state["momentum_buffer"].flatten() for state in optimizer.state.values()]
+    return torch.cat([before, *momenta]), [str(each.message) for each in caught]
+
+
+@pytest.mark.parametrize("average", [False, True])
+def test_optimizers_go_on_alike_under_another_strategy(average: bool) -> None:
+    results = run_job(go_on_with_sync, average, nodes=(2, 1))
+    for end, said in results:
+        assert torch.equal(end, results[0][0])
+        expected = [] if average else ["optimizers had different states"]
+        assert len(said) == len(expected)
+        assert all(part in text for part, text in zip(expected, said, strict=True))
+
+
+class Twins(nn.Module):
+    """Two parameters that are the same memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.zeros(3))
+        self.second = nn.Parameter(self.first.data)
+
+    def forward(self, slope: float) -> torch.Tensor:
+        return -slope * self.first.sum()
+
+
+def train_twins(workers: Workers) -> float:
+    model = Twins().to(DEVICE)
+    model.second.data = model.first.data
+    optimizer = torch.optim.SGD([model.first], lr=1.0)
+    options: dict[str, Any] = {"warmup_steps": 0, "period": 3, "delay": 1, "late": "wait"}
+    pace = attach(model, optimizer, "daso", workers=workers, **options)
+    for _ in range(4):
+        optimizer.zero_grad()
+        backward(model(1.0 + workers.world.rank))
+        optimizer.step()
+    pace.detach()
+    return model.first[0].item()
+
+
+def test_parameters_that_share_memory_are_merged_once() -> None:
+    # Sent after three steps: 3 and 6. Merged after one more: the mean, and that step.
+    assert run_job(train_twins, nodes=(1, 1)) == [4.5 + 1.0, 4.5 + 2.0]
