@@ -9,7 +9,7 @@ from pydantic import Field
 
 from paceline.strategies.periodic import Periodic, PeriodicOptions
 from paceline.strategies.strategy import Options
-from paceline.teams import Pending
+from paceline.teams import Pending, Team
 
 
 class LocalSgdOptions(PeriodicOptions):
@@ -59,6 +59,11 @@ class PostLocalSgd(LocalSgd):
         if self.step < self.options.sync_steps:
             return self.workers.world.all_reduce(bucket, "mean")
         return super().bucket_ready(bucket)
+
+    def lockstep(self) -> Team:
+        """All workers while the synchronous steps last."""
+        is_synchronous = self.step < self.options.sync_steps
+        return self.workers.world if is_synchronous else super().lockstep()
 
     def is_due(self, fragment: int) -> bool:
         """Every ``period`` steps, counted from the end of the synchronous ones."""

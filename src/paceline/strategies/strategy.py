@@ -12,7 +12,7 @@ import torch
 
 from paceline.cluster.record import Record
 from paceline.strategies.replica import Replica
-from paceline.teams import Pending, Workers
+from paceline.teams import Pending, Team, Workers
 
 
 class Options(Record):
@@ -68,6 +68,14 @@ class Strategy:
 
     def finish(self) -> None:
         """Training is over: make all workers equal, bit for bit."""
+
+    def lockstep(self) -> Team | None:
+        """The team whose members have equal parameters after every step; None promises nothing.
+
+        If it is the world, then what all workers train with, this strategy's state included, is
+        equal as well: a checkpoint can be loaded on any number of workers, from the first one's.
+        """
+        return None
 
     def status(self) -> dict[str, float]:
         """Numbers worth watching, such as the current period."""

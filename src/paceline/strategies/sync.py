@@ -7,7 +7,7 @@ import torch
 from paceline.strategies.buffers import settle_buffers, start_buffers
 from paceline.strategies.replica import Replica
 from paceline.strategies.strategy import Strategy
-from paceline.teams import Pending, Workers
+from paceline.teams import Pending, Team, Workers
 
 
 class Sync(Strategy):
@@ -27,6 +27,10 @@ class Sync(Strategy):
         for pending, layout, flat in start_buffers(self.replica, self.workers.world):
             self.wait(pending)
             layout.unpack(flat)
+
+    def lockstep(self) -> Team:
+        """All workers: they step with the same gradients."""
+        return self.workers.world
 
     def finish(self) -> None:
         """Equal gradients keep equal parameters equal; the buffers are left."""
