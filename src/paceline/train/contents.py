@@ -1,0 +1,141 @@
+"""What one worker puts into a checkpoint, and takes from it: model, optimizers, strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from paceline.strategies import Strategy
+from paceline.teams import Workers
+from paceline.train.plain import as_plain
+
+_STATE_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What is saved and loaded; without strategy and workers under ``enabled=False``."""
+
+    model: nn.Module
+    optimizers: Sequence[Optimizer]
+    strategy: Strategy | None = None
+    workers: Workers | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    @property
+    def strategy_name(self) -> str | None:
+        """The strategy's class."""
+        return None if self.strategy is None else type(self.strategy).__name__
+
+    def state(self) -> dict[str, Any]:
+        """All that a resumed run needs, in types that can be loaded again."""
+        strategy = None if self.strategy is None else strategy_state(self.strategy)
+        optimizers = [
+            {
+                "class": type(optimizer).__name__,
+                "state": as_plain(optimizer.state_dict(), key=f"optimizers[{i}]"),
+            }
+            for i, optimizer in enumerate(self.optimizers)
+        ]
+        model = as_plain(self.model.state_dict(), key="model")
+        return {"model": model, "optimizers": optimizers, "strategy": strategy}
+
+    def describe(self) -> dict[str, Any]:
+        """What a checkpoint's marker says about it."""
+        strategy = self.strategy
+        if strategy is None or self.workers is None:
+            return {"strategy": None, "equal_workers": False}
+        return {
+            "strategy": self.strategy_name,
+            "options": strategy.options.model_dump(),
+            "buffers": strategy.replica.buffer_mode,
+            "step": strategy.step,
+            "equal_workers": strategy.lockstep() is self.workers.world,
+        }
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Refuse another model's or other optimizers' state, before anything is changed."""
+        _check_model(state["model"], self.model.state_dict())
+        saved = state["optimizers"]
+        if len(saved) != len(self.optimizers):
+            raise ValueError(
+                f"the checkpoint has {len(saved)} optimizers, and {len(self.optimizers)} attached"
+            )
+        for one, optimizer in zip(saved, self.optimizers, strict=True):
+            _check_optimizer(one, optimizer)
+
+    def load_strategy(self, state: Mapping[str, Any]) -> None:
+        """Take over the strategy's state."""
+        if self.strategy is not None:
+            load_strategy_state(self.strategy, state["strategy"])
+
+    def load_training(self, state: Mapping[str, Any]) -> None:
+        """Take over model and optimizers."""
+        self.model.load_state_dict(state["model"])
+        for saved, optimizer in zip(state["optimizers"], self.optimizers, strict=True):
+            optimizer.load_state_dict(saved["state"])
+
+
+def strategy_state(strategy: Strategy) -> dict[str, Any]:
+    """A strategy's state on this worker, and whose it is."""
+    return {
+        "version": _STATE_VERSION,
+        "strategy": type(strategy).__name__,
+        "state": as_plain(strategy.state_dict(), key="strategy"),
+    }
+
+
+def load_strategy_state(strategy: Strategy, state: Mapping[str, Any]) -> None:
+    """Give a strategy what :func:`strategy_state` gave."""
+    own = type(strategy).__name__
+    if state.get("version") != _STATE_VERSION or state.get("strategy") != own:
+        raise ValueError(
+            f"the checkpoint holds {state.get('strategy')} (version {state.get('version')}), "
+            f"and {own} (version {_STATE_VERSION}) is attached"
+        )
+    strategy.load_state_dict(state["state"])
+
+
+def _check_model(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    problem = None
+    if missing := own.keys() - saved.keys():
+        problem = f"it lacks {_first(missing)}"
+    elif unknown := saved.keys() - own.keys():
+        problem = f"the attached model lacks {_first(unknown)}"
+    else:
+        for name, value in own.items():
+            shapes = [tuple(getattr(one, "shape", ())) for one in (saved[name], value)]
+            if shapes[0] != shapes[1]:
+                problem = f"{name} has the shape {shapes[0]} there and {shapes[1]} here"
+                break
+    if problem is not None:
+        raise ValueError(f"the checkpoint is of another model: {problem}")
+
+
+def _check_optimizer(saved: Mapping[str, Any], optimizer: Optimizer) -> None:
+    own = type(optimizer).__name__
+    if saved["class"] != own:
+        raise ValueError(f"the checkpoint's optimizer is {saved['class']}, and {own} is attached")
+    groups = [
+        [len(group["params"]) for group in state["param_groups"]]
+        for state in (saved["state"], optimizer.state_dict())
+    ]
+    if groups[0] != groups[1]:
+        raise ValueError(
+            f"the checkpoint's {own} has groups of {groups[0]} parameters, and the attached one "
+            f"of {groups[1]}"
+        )
+
+
+def _first(names: set[str]) -> str:
+    others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{min(names)}{others}"
