@@ -72,8 +72,8 @@ class Strategy:
     def lockstep(self) -> Team | None:
         """The team whose members have equal parameters after every step; None promises nothing.
 
-        If it is the world, then what all workers train with, this strategy's state included, is
-        equal as well: a checkpoint can be loaded on any number of workers, from the first one's.
+        If it is the world, the optimizer's and this strategy's state are equal as well. A
+        checkpoint can then be loaded on another layout: all take over the first worker's.
         """
         return None
 

@@ -49,17 +49,18 @@ def save_checkpoint(folder: str | Path, contents: Contents) -> None:
         "nodes": crew.nodes,
     }
 
-    def write() -> None:
+    def write() -> str | None:
         saves.write_state(path, {"identifier": identifier, **contents.state()})
+        return contents.fingerprint()
 
     def mark() -> None:
         # One worker of each node: nodes need not share a disk.
         if crew.leads_node:
-            described = marker | contents.describe()
-            saves.write_marker(target, number, described, rank=crew.rank)
+            described = contents.describe() | {"differing": _differing(fingerprints)}
+            saves.write_marker(target, number, marker | described, rank=crew.rank)
 
     try:
-        crew.share(write, task=f"save to {path}")
+        fingerprints = crew.share(write, task=f"save to {path}")
         crew.share(mark, task=f"complete {path.parent}")
     except CheckpointError:
         _remove(target, {number})
@@ -146,14 +147,21 @@ def _source_rank(marker: Mapping[str, Any], contents: Contents, crew: Crew) -> i
         raise CheckpointError(f"the checkpoint holds {saved}, and {own} is attached")
     if marker["nodes"] == crew.nodes:
         return crew.rank
-    if marker["equal_workers"]:
+    if marker["differing"] is None:
         return 0
     raise CheckpointError(
         f"the checkpoint was saved on {_layout_in_words(marker['nodes'], crew.nodes)}, and this "
-        f"job has {_layout_in_words(crew.nodes, marker['nodes'])}; under {own} workers hold "
-        "different models between exchanges: resume on the same layout, or start a new run from "
-        "a model that was saved after pace.finish()"
+        f"job has {_layout_in_words(crew.nodes, marker['nodes'])}; under {own} its workers had "
+        f"different {marker['differing']}: resume on the same layout, or start a new run from a "
+        "model that was saved after pace.finish()"
     )
+
+
+def _differing(fingerprints: Sequence[str | None]) -> str | None:
+    """What is not the same on all workers, if anything."""
+    if None in fingerprints:
+        return "models between exchanges"
+    return "buffers" if len(set(fingerprints)) > 1 else None
 
 
 def _layout_in_words(nodes: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,16 +52,30 @@ class Contents:
 
     def describe(self) -> dict[str, Any]:
         """What a checkpoint's marker says about it."""
-        strategy = self.strategy
-        if strategy is None or self.workers is None:
-            return {"strategy": None, "equal_workers": False}
+        if self.strategy is None:
+            return {"strategy": None}
         return {
             "strategy": self.strategy_name,
-            "options": strategy.options.model_dump(),
-            "buffers": strategy.replica.buffer_mode,
-            "step": strategy.step,
-            "equal_workers": strategy.lockstep() is self.workers.world,
+            "options": self.strategy.options.model_dump(),
+            "buffers": self.strategy.replica.buffer_mode,
+            "step": self.strategy.step,
         }
+
+    def fingerprint(self) -> str | None:
+        """Of all that may differ between workers with equal parameters: the buffers.
+
+        None where the parameters may differ as well.
+        """
+        if self.strategy is None or self.workers is None:
+            return None
+        if self.strategy.lockstep() is not self.workers.world:
+            return None
+        digest, saved = hashlib.blake2b(), self.model.state_dict()
+        for name, buffer in self.model.named_buffers():
+            if name in saved:
+                values = buffer.detach().cpu().to_dense().resolve_conj().flatten()
+                digest.update(name.encode() + values.view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
 
     def check(self, state: Mapping[str, Any]) -> None:
         """Refuse another model's or other optimizers' state, before anything is changed."""

@@ -20,6 +20,9 @@ def as_plain(value: Any, *, key: str) -> Any:
     """
     if isinstance(value, np.generic):
         value = value.item()
+        if isinstance(value, np.longdouble | np.clongdouble):
+            # Wider than any number of Python's, so item() leaves it.
+            value = complex(value) if isinstance(value, np.clongdouble) else float(value)
     kind = type(value)
     if kind in _PLAIN_TYPES:
         return value
