@@ -68,10 +68,24 @@ def save_checkpoint(folder: str | Path, contents: Contents) -> None:
     _remove(target, numbers)
 
 
-def load_checkpoint(folder: str | Path, contents: Contents) -> None:
-    """Take over the newest complete save in ``folder``."""
+def load_checkpoint(folder: str | Path, contents: Contents, *, missing_ok: bool) -> None:
+    """Take over the newest complete save in ``folder``; none may be fine."""
     crew, target = Crew(contents.workers), Path(folder)
-    path = _choose(target, contents, crew)
+    seen = crew.share(lambda: list(saves.find_saves(target).items()), task=f"read {target}")
+    numbers, markers = _numbers_and_markers(seen)
+    if not markers:
+        if missing_ok:
+            return
+        raise CheckpointError(
+            f"there is no complete checkpoint in {target}: "
+            + (
+                f"{saves.save_path(target, max(numbers)).name} was interrupted before every "
+                "worker had written its file"
+                if numbers
+                else "pace.save(folder) has not written any there"
+            )
+        )
+    path = _choose(target, markers, contents, crew)
     state: dict[str, Any] = {}
 
     def read() -> None:
@@ -85,20 +99,10 @@ def load_checkpoint(folder: str | Path, contents: Contents) -> None:
     crew.share(lambda: contents.load_training(state), task=task)
 
 
-def _choose(target: Path, contents: Contents, crew: Crew) -> Path:
+def _choose(
+    target: Path, markers: Mapping[int, Mapping[str, Any]], contents: Contents, crew: Crew
+) -> Path:
     """This worker's file of the newest save of which every worker has one."""
-    seen = crew.share(lambda: list(saves.find_saves(target).items()), task=f"read {target}")
-    numbers, markers = _numbers_and_markers(seen)
-    if not markers:
-        raise CheckpointError(
-            f"there is no complete checkpoint in {target}: "
-            + (
-                f"{saves.save_path(target, max(numbers)).name} was interrupted before every "
-                "worker had written its file"
-                if numbers
-                else "pace.save(folder) has not written any there"
-            )
-        )
     problems: list[CheckpointError] = []
     for number in sorted(markers, reverse=True):
         marker = markers[number]

@@ -44,9 +44,9 @@ class IdlePace(Pace):
         """Write model and optimizer."""
         save_checkpoint(folder, self._contents())
 
-    def load(self, folder: str | Path) -> None:
+    def load(self, folder: str | Path, *, missing_ok: bool = False) -> None:
         """Read model and optimizer."""
-        load_checkpoint(folder, self._contents())
+        load_checkpoint(folder, self._contents(), missing_ok=missing_ok)
 
     def _contents(self) -> Contents:
         return Contents(model=self._model, optimizers=[self._optimizer])

@@ -160,13 +160,14 @@ class Pace:
         self._count_skipped_step()
         save_checkpoint(folder, self._contents())
 
-    def load(self, folder: str | Path) -> None:
+    def load(self, folder: str | Path, *, missing_ok: bool = False) -> None:
         """Read the newest complete save in ``folder``, on the same layout. All call it.
 
         If the workers were all equal (``sync``), any layout will do. If a worker fails, all raise
-        a :class:`CheckpointError` that names it.
+        a :class:`CheckpointError` that names it. With ``missing_ok`` nothing happens where there is
+        no complete save yet.
         """
-        load_checkpoint(folder, self._contents())
+        load_checkpoint(folder, self._contents(), missing_ok=missing_ok)
         self._is_finished = False
 
     def _contents(self) -> Contents:
