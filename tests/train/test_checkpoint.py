@@ -129,6 +129,19 @@ def test_another_layout_is_converted_or_refused(tmp_path: Path) -> None:
                 assert layout in message and "resume on the same layout" in message
 
 
+def load_on_more(workers: Workers, folder: str) -> tuple[torch.Tensor, torch.Tensor]:
+    model, optimizer, pace = start(workers, "sync", seed=7)
+    pace.load(Path(folder, "sync"))
+    return workloads.flat_state(model), averages_of(optimizer)
+
+
+def test_one_worker_becomes_several(tmp_path: Path) -> None:
+    saved = run_job(save_each, str(tmp_path), ["sync"], nodes=(1,))[0]["sync"]
+    for parameters, averages in run_job(load_on_more, str(tmp_path), nodes=(2, 1)):
+        assert torch.equal(parameters, saved[0])
+        assert torch.equal(averages, saved[1])
+
+
 def test_the_marker_says_what_was_saved(tmp_path: Path) -> None:
     run_job(save_each, str(tmp_path), ["daso"], nodes=(2, 1))
     marker = json.loads((tmp_path / "daso" / "save-000001" / "complete.json").read_text())
@@ -427,7 +440,7 @@ def test_what_is_attached_must_fit(tmp_path: Path) -> None:
         "full": "saved with a narrow wire",
         "names": "of another model: it lacks first.bias and ",
         "more": "of another model: it lacks 4.bias and 1 more",
-        "optimizer": "the checkpoint's optimizer is SGD, and AdamW is attached",
+        "optimizer": "saved with SGD as optimizer, and this job has AdamW",
         "groups": "has groups of [4] parameters, and the attached one of [2, 2]",
     }
     for name, text in words.items():

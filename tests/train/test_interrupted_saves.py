@@ -80,9 +80,9 @@ def train(
 
 
 def start(
-    workers: Workers, *, seed: int = 0
+    workers: Workers, kind: str = "normed", *, seed: int = 0
 ) -> tuple[torch.nn.Module, torch.optim.Optimizer, Pace]:
-    model, optimizer = workloads.build("normed", "adamw", seed=seed)
+    model, optimizer = workloads.build(kind, "adamw", seed=seed)
     return model, optimizer, attach(model, optimizer, "daso", workers=workers, **DASO)
 
 
@@ -141,12 +141,12 @@ def test_a_save_that_is_killed_leaves_a_run_that_can_be_resumed(tmp_path: Path) 
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 128 KiB: a save of one worker fits, with a ballast it does not."""
+    """A disk with room for two saves of one worker, until there is a ballast."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small disk needs root")
     place = tmp_path / "tiny"
     place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(place)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(place)], check=True)
     try:
         yield place
     finally:
@@ -161,7 +161,8 @@ def refused(call: Callable[[], None]) -> str:
 
 def fill_the_disk(workers: Workers, shared: str, tiny: str) -> dict[str, Any]:
     """Worker 1 writes to a disk that becomes full; the others to one that does not."""
-    model, optimizer, pace = start(workers)
+    # Larger than a file's buffer, so that it is torch whose write fails.
+    model, optimizer, pace = start(workers, "wide")
     folder = Path(tiny if workers.world.rank == 1 else shared, "checkpoints")
     train(workers, model, optimizer, range(1, FIRST_SAVE + 1))
     pace.save(folder)

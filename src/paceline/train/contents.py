@@ -81,12 +81,15 @@ class Contents:
         """Refuse another model's or other optimizers' state, before anything is changed."""
         _check_model(state["model"], self.model.state_dict())
         saved = state["optimizers"]
-        if len(saved) != len(self.optimizers):
+        classes = [one["class"] for one in saved]
+        own = [type(optimizer).__name__ for optimizer in self.optimizers]
+        if classes != own:
             raise ValueError(
-                f"the checkpoint has {len(saved)} optimizers, and {len(self.optimizers)} attached"
+                f"the checkpoint was saved with {' and '.join(classes)} as optimizer, and this "
+                f"job has {' and '.join(own)}"
             )
         for one, optimizer in zip(saved, self.optimizers, strict=True):
-            _check_optimizer(one, optimizer)
+            _check_groups(one["state"], optimizer)
 
     def load_strategy(self, state: Mapping[str, Any]) -> None:
         """Take over the strategy's state."""
@@ -136,18 +139,15 @@ def _check_model(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         raise ValueError(f"the checkpoint is of another model: {problem}")
 
 
-def _check_optimizer(saved: Mapping[str, Any], optimizer: Optimizer) -> None:
-    own = type(optimizer).__name__
-    if saved["class"] != own:
-        raise ValueError(f"the checkpoint's optimizer is {saved['class']}, and {own} is attached")
-    groups = [
+def _check_groups(saved: Mapping[str, Any], optimizer: Optimizer) -> None:
+    sizes = [
         [len(group["params"]) for group in state["param_groups"]]
-        for state in (saved["state"], optimizer.state_dict())
+        for state in (saved, optimizer.state_dict())
     ]
-    if groups[0] != groups[1]:
+    if sizes[0] != sizes[1]:
         raise ValueError(
-            f"the checkpoint's {own} has groups of {groups[0]} parameters, and the attached one "
-            f"of {groups[1]}"
+            f"the checkpoint's {type(optimizer).__name__} has groups of {sizes[0]} parameters, "
+            f"and the attached one of {sizes[1]}"
         )
 
 
