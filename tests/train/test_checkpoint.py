@@ -471,6 +471,32 @@ def test_a_wider_model_is_refused(tmp_path: Path) -> None:
         assert strategy.endswith("its wires hold 4 values, and those of the attached model 6")
 
 
+def take_over_an_exchange(workers: Workers) -> list[str]:
+    """The state of a strategy with an exchange under way, where it does not fit."""
+    paces = []
+    for buffers in ("mean", "keep"):
+        model, optimizer = workloads.build("normed", "adamw")
+        options: dict[str, Any] = {"warmup_steps": 0, "period": 3, "delay": 3, "buffers": buffers}
+        paces.append(attach(model, optimizer, "daso", workers=workers, **options))
+        train(workers, model, optimizer, range(4))
+    state = paces[0].state_dict()
+    (exchange,) = state["state"]["in_flight"].values()
+    messages = []
+    for pace, healthy in ((paces[1], exchange["healthy"]), (paces[0], torch.ones(3))):
+        exchange["healthy"] = healthy
+        with pytest.raises(ValueError) as problem:
+            pace.load_state_dict(state | {"state": state["state"] | {"step": 99}})
+        messages.append(str(problem.value))
+        assert pace.strategy.step == 4
+    return messages
+
+
+def test_an_exchange_under_way_must_fit() -> None:
+    for buffers, nodes in run_job(take_over_an_exchange, nodes=(1, 1)):
+        assert "another setting than buffers='keep'" in buffers
+        assert nodes == "the checkpoint was saved on 3 nodes, and this job has 2"
+
+
 def swap_idle_and_one_worker(workers: Workers, folder: str) -> list[str]:
     model, optimizer = workloads.build("plain", "momentum")
     idle = attach(model, optimizer, enabled=False)
