@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from paceline.steps import Step, load_step
     from paceline.strategies import Strategy, register_strategy
     from paceline.teams import Workers, find_workers
-    from paceline.train import Pace, attach
+    from paceline.train import CheckpointError, Pace, attach
 
 # public name -> the module that defines it
 _HOMES = {
@@ -34,11 +34,13 @@ _HOMES = {
     "register_strategy": "paceline.strategies",
     "Workers": "paceline.teams",
     "find_workers": "paceline.teams",
+    "CheckpointError": "paceline.train",
     "Pace": "paceline.train",
     "attach": "paceline.train",
 }
 
 __all__ = [
+    "CheckpointError",
     "Cluster",
     "Device",
     "Link",

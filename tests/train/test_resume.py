@@ -145,18 +145,27 @@ def refuse(workers: Workers, folder: str) -> list[str]:
     with pytest.raises(ValueError) as problem:
         daso.load(Path(folder, "nothing"))
     messages.append(str(problem.value))
+    four = fresh("streaming-diloco", fragments=4)
+    expect_refusal(fresh("streaming-diloco", fragments=1), four.state_dict())
+    assert four.strategy.lockstep() is workers.node
+    assert fresh("sync").strategy.lockstep() is workers.world
+    early = fresh("post-local-sgd", sync_steps=1)
+    assert early.strategy.lockstep() is workers.world
+    early.strategy.step = 1
+    assert early.strategy.lockstep() is workers.node
     return messages
 
 
 def test_checkpoints_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     for messages in run_job(refuse, str(tmp_path), nodes=(1, 1)):
-        other, empty, version, full, narrow, missing = messages
+        other, empty, version, full, narrow, missing, fragments = messages
         assert "holds LocalSgd" in other and "Daso" in other
         assert "holds None" in empty
         assert "version 99" in version
         assert "wire='fp32'" in full
         assert "narrow wire" in narrow
-        assert "as many workers" in missing
+        assert "no complete checkpoint" in missing
+        assert fragments == "the checkpoint has 4 fragments, and 1 is attached"
         assert all("\n" not in message for message in messages)
 
 
@@ -165,9 +174,9 @@ def save_elsewhere(workers: Workers, folder: str) -> list[str]:
     with attach(model, optimizer, "daso", workers=workers) as pace:
         pace.save(Path(folder, "deep", "down"))
         # Everybody has written when save() returns.
-        return sorted(path.name for path in Path(folder, "deep", "down").iterdir())
+        return sorted(path.name for path in Path(folder, "deep", "down", "save-000001").iterdir())
 
 
 def test_every_worker_writes_its_own_file(tmp_path: Path) -> None:
     for names in run_job(save_elsewhere, str(tmp_path), nodes=(2, 1)):
-        assert names == ["worker-0.pt", "worker-1.pt", "worker-2.pt"]
+        assert names == ["complete.json", "worker-0.pt", "worker-1.pt", "worker-2.pt"]

@@ -54,16 +54,16 @@ class PostLocalSgd(LocalSgd):
         """The synchronous steps, and the rest."""
         return {"warm-up": self.options.sync_steps, "cycling": None}
 
-    def lockstep(self) -> Team:
-        """All workers at first, those of a node later."""
-        is_synchronous = self.step < self.options.sync_steps
-        return self.workers.world if is_synchronous else self.workers.node
-
     def bucket_ready(self, bucket: torch.Tensor) -> Pending | None:
         """Average over all workers at first, inside the node later."""
         if self.step < self.options.sync_steps:
             return self.workers.world.all_reduce(bucket, "mean")
         return super().bucket_ready(bucket)
+
+    def lockstep(self) -> Team:
+        """All workers while the synchronous steps last."""
+        is_synchronous = self.step < self.options.sync_steps
+        return self.workers.world if is_synchronous else super().lockstep()
 
     def is_due(self, fragment: int) -> bool:
         """Every ``period`` steps, counted from the end of the synchronous ones."""

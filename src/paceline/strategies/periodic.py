@@ -7,6 +7,7 @@ every ``period`` steps and is merged ``delay`` steps later.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -14,6 +15,7 @@ from pydantic import Field
 
 from paceline.strategies.buffers import merge_buffers, replace_buffers, settle_buffers
 from paceline.strategies.exchange import Exchange, Fragment
+from paceline.strategies.layout import FlatLayout
 from paceline.strategies.merge import MergeName, merge, share_kept
 from paceline.strategies.outer import OuterNesterov
 from paceline.strategies.replica import Replica
@@ -97,10 +99,6 @@ class Periodic(Strategy):
     def make_outer(self, values: torch.Tensor) -> OuterNesterov | None:
         """The outer optimizer of a flat tensor of parameters, if the strategy has one."""
         return None
-
-    def lockstep(self) -> Team:
-        """The workers of a node take the same steps and merge the same exchanges."""
-        return self.workers.node
 
     def bucket_ready(self, bucket: torch.Tensor) -> Pending | None:
         """Average the gradients inside the node."""
@@ -240,6 +238,10 @@ class Periodic(Strategy):
             if not exchange.is_own_node_healthy:
                 self._heal_optimizer()
 
+    def lockstep(self) -> Team:
+        """The node's workers: they step with the same gradients, and merge at the same steps."""
+        return self.workers.node
+
     def status(self) -> dict[str, float]:
         """The current period and delay."""
         return {"period": self.period, "delay": self.delay}
@@ -257,7 +259,8 @@ class Periodic(Strategy):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave."""
+        """Take over what :meth:`state_dict` gave, or refuse it and change nothing."""
+        self._check_state_dict(state)
         super().load_state_dict(state)
         # What is under way works on the wires, which are about to change.
         for exchange in self._in_flight.values():
@@ -275,3 +278,53 @@ class Periodic(Strategy):
         for outers, saved_outers in zip(self.outers, state["outers"], strict=True):
             for outer, saved in zip(outers, saved_outers, strict=True):
                 outer.load_state_dict(saved)
+
+    def _check_state_dict(self, state: dict[str, Any]) -> None:
+        """Refuse the state of other fragments, wires, nodes or of another model."""
+        num_saved, num_own = len(state["wires"]), len(self.fragments)
+        if num_saved != num_own:
+            raise ValueError(
+                f"the checkpoint has {_count(num_saved, 'fragment')}, and {num_own} "
+                f"{'is' if num_own == 1 else 'are'} attached"
+            )
+        for fragment, saved_wires, saved_outers in zip(
+            self.fragments, state["wires"], state["outers"], strict=True
+        ):
+            if len(saved_wires) != len(fragment.wires):
+                raise ValueError("the checkpoint's fragments are those of another model")
+            for layout, wire, saved in zip(
+                fragment.layouts, fragment.wires, saved_wires, strict=True
+            ):
+                wire.check_state_dict(saved)
+                if saved:
+                    _check_sizes("wires", [saved["agreed"]], [layout])
+            _check_sizes("outer optimizers", [s["anchor"] for s in saved_outers], fragment.layouts)
+        for index, saved in state["in_flight"].items():
+            if saved["healthy"].numel() != self.workers.num_nodes:
+                raise ValueError(
+                    f"the checkpoint was saved on {_count(saved['healthy'].numel(), 'node')}, and "
+                    f"this job has {self.workers.num_nodes}"
+                )
+            _check_sizes("exchanges under way", saved["sent"], self.fragments[int(index)].layouts)
+            buffers = self.replica.buffer_layouts()
+            if len(saved["buffers"]) != len(buffers):
+                raise ValueError(
+                    "the checkpoint's exchange under way was started with another setting than "
+                    f"buffers={self.replica.buffer_mode!r}; attach with the same"
+                )
+            _check_sizes("buffers under way", saved["buffers"], buffers)
+
+
+def _check_sizes(what: str, saved: Sequence[torch.Tensor], layouts: Sequence[FlatLayout]) -> None:
+    """Refuse values of another model. Without any, there is nothing to compare."""
+    sizes = [flat.numel() for flat in saved]
+    own = [layout.numel for layout in layouts]
+    if sizes and sizes != own:
+        raise ValueError(
+            f"the checkpoint is of another model: its {what} hold {sum(sizes)} values, and "
+            f"those of the attached model {sum(own)}"
+        )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -70,15 +70,19 @@ class Strategy:
     def parameters_changed(self) -> None:
         """The model's trainable parameters are others now; all workers have made them equal."""
 
-    def lockstep(self) -> Team | None:
-        """The team whose members have equal parameters after every step; None: it promises none."""
-        return None
-
     def finish(self) -> None:
         """Training is over: make all workers equal, bit for bit; here, by an average."""
         tensors = self.replica.tensors()
         if find_unequal(tensors, self.workers.world):
             make_equal(tensors, self.workers.world)
+
+    def lockstep(self) -> Team | None:
+        """The team whose members have equal parameters after every step; None promises nothing.
+
+        If it is the world, the optimizer's and this strategy's state are equal as well. A
+        checkpoint can then be loaded on another layout: all take over the first worker's.
+        """
+        return None
 
     def status(self) -> dict[str, float]:
         """Numbers worth watching, such as the current period."""

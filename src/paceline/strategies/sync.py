@@ -15,10 +15,6 @@ class Sync(Strategy):
 
     summary = "average every gradient over all workers, as torch's DDP does"
 
-    def lockstep(self) -> Team:
-        """Equal gradients keep equal parameters equal, on all workers."""
-        return self.workers.world
-
     def bucket_ready(self, bucket: torch.Tensor) -> Pending | None:
         """Average over all workers."""
         world = self.workers.world
@@ -31,6 +27,10 @@ class Sync(Strategy):
         for pending, layout, flat in start_buffers(self.replica, self.workers.world):
             self.wait(pending)
             layout.unpack(flat)
+
+    def lockstep(self) -> Team:
+        """All workers: they step with the same gradients."""
+        return self.workers.world
 
     def finish(self) -> None:
         """Equal gradients keep equal parameters equal; the buffers are left."""

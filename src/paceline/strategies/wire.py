@@ -51,6 +51,10 @@ class Wire(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
+        self.check_state_dict(state)
+
+    def check_state_dict(self, state: dict[str, Any]) -> None:
+        """Refuse what :meth:`load_state_dict` could not take over."""
         if state:
             raise ValueError("the checkpoint was saved with a narrow wire; attach with the same")
 
@@ -162,11 +166,15 @@ class DeltaWire(Wire):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over agreed values and errors."""
-        if not state:
-            raise ValueError("the checkpoint was saved with wire='fp32'; attach with it")
+        self.check_state_dict(state)
         self._agreed.copy_(state["agreed"])
         self._error.copy_(state["error"])
         self._return_error.copy_(state["return_error"])
+
+    def check_state_dict(self, state: dict[str, Any]) -> None:
+        """Refuse the state of a wire that carries the values themselves."""
+        if not state:
+            raise ValueError("the checkpoint was saved with wire='fp32'; attach with it")
 
 
 class _Codec(ABC):

@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from paceline.train.checkpoint import load_checkpoint, save_checkpoint
+from paceline.train.contents import Contents
 from paceline.train.pace import Pace
 from paceline.train.stats import Stats
 
@@ -50,13 +52,11 @@ class IdlePace(Pace):
 
     def save(self, folder: str | Path) -> None:
         """Write model and optimizer."""
-        target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
-        state = {"model": self._model.state_dict(), "optimizer": self._optimizers[0].state_dict()}
-        torch.save(state, target / "worker-0.pt")
+        save_checkpoint(folder, self._contents())
 
-    def load(self, folder: str | Path) -> None:
+    def load(self, folder: str | Path, *, missing_ok: bool = False) -> None:
         """Read model and optimizer."""
-        state = torch.load(Path(folder, "worker-0.pt"), weights_only=True)
-        self._model.load_state_dict(state["model"])
-        self._optimizers[0].load_state_dict(state["optimizer"])
+        load_checkpoint(folder, self._contents(), missing_ok=missing_ok)
+
+    def _contents(self) -> Contents:
+        return Contents(model=self._model, optimizers=self._optimizers)

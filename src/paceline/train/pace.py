@@ -21,14 +21,14 @@ from paceline.teams import Pending, Workers
 from paceline.train import guard
 from paceline.train import optimizer_state as states
 from paceline.train.buckets import Buckets
+from paceline.train.checkpoint import load_checkpoint, save_checkpoint
+from paceline.train.contents import Contents, load_strategy_state, strategy_state
 from paceline.train.fingerprint import check_agreement, fingerprint
 from paceline.train.joining import Joining, Moment
 from paceline.train.monitor import Monitor
 from paceline.train.optimizer_steps import OptimizerSteps
 from paceline.train.stats import Stats, StepTimes
 from paceline.train.tracer import Tracer
-
-_CHECKPOINT_VERSION = 1
 
 
 class Pace:
@@ -221,47 +221,43 @@ class Pace:
 
         Nodes differ between exchanges, so every worker saves its own; see :meth:`save`.
         """
+        self._steps.close_round()
         self._count_broken_step()
-        return {
-            "version": _CHECKPOINT_VERSION,
-            "strategy": type(self.strategy).__name__,
-            "state": self.strategy.state_dict(),
-        }
+        return strategy_state(self.strategy)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
-        own = type(self.strategy).__name__
-        if state.get("version") != _CHECKPOINT_VERSION or state.get("strategy") != own:
-            raise ValueError(
-                f"the checkpoint holds {state.get('strategy')} (version {state.get('version')}), "
-                f"and {own} (version {_CHECKPOINT_VERSION}) is attached"
-            )
-        self.strategy.load_state_dict(state["state"])
+        load_strategy_state(self.strategy, state)
         self._is_finished = False
 
     def save(self, folder: str | Path) -> None:
-        """Write model, optimizer and strategy of every worker to ``folder``. All call it."""
-        target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
-        checkpoint = {
-            "model": self._model.state_dict(),
-            "optimizer": self._optimizers[0].state_dict(),
-            "pace": self.state_dict(),
-        }
-        torch.save(checkpoint, target / f"worker-{self.workers.world.rank}.pt")
-        self.workers.world.agree(1.0, "min")
+        """Write model, optimizer and strategy of every worker to ``folder``. All call it.
 
-    def load(self, folder: str | Path) -> None:
-        """Read what :meth:`save` wrote, on as many workers. All call it."""
-        path = Path(folder, f"worker-{self.workers.world.rank}.pt")
-        if not path.exists():
-            raise ValueError(
-                f"there is no checkpoint {path}; a run is resumed with as many workers as saved it"
-            )
-        checkpoint = torch.load(path, map_location=self.strategy.replica.device, weights_only=True)
-        self._model.load_state_dict(checkpoint["model"])
-        self._optimizers[0].load_state_dict(checkpoint["optimizer"])
-        self.load_state_dict(checkpoint["pace"])
+        The save before stays there until this one is complete. If a worker fails, all raise a
+        :class:`CheckpointError` that names it.
+        """
+        self._refuse_inside_join("save()")
+        self._steps.close_round()
+        self._count_broken_step()
+        save_checkpoint(folder, self._contents())
+
+    def load(self, folder: str | Path, *, missing_ok: bool = False) -> None:
+        """Read the newest complete save in ``folder``, on the same layout. All call it.
+
+        If the workers were all equal (``sync``), any layout will do. If a worker fails, all raise
+        a :class:`CheckpointError` that names it. With ``missing_ok`` nothing happens where there is
+        no complete save yet.
+        """
+        load_checkpoint(folder, self._contents(), missing_ok=missing_ok)
+        self._is_finished = False
+
+    def _contents(self) -> Contents:
+        return Contents(
+            model=self._model,
+            optimizers=self._optimizers,
+            strategy=self.strategy,
+            workers=self.workers,
+        )
 
     def _hook_parameters(self) -> None:
         parameters = self._replica.parameters

@@ -1,0 +1,156 @@
+"""What one worker puts into a checkpoint, and takes from it: model, optimizers, strategy."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from paceline.strategies import Strategy
+from paceline.teams import Workers
+from paceline.train.plain import as_plain
+
+_STATE_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What is saved and loaded; without strategy and workers under ``enabled=False``."""
+
+    model: nn.Module
+    optimizers: Sequence[Optimizer]
+    strategy: Strategy | None = None
+    workers: Workers | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    @property
+    def strategy_name(self) -> str | None:
+        """The strategy's class."""
+        return None if self.strategy is None else type(self.strategy).__name__
+
+    def state(self) -> dict[str, Any]:
+        """All that a resumed run needs, in types that can be loaded again."""
+        strategy = None if self.strategy is None else strategy_state(self.strategy)
+        optimizers = [
+            {
+                "class": type(optimizer).__name__,
+                "state": as_plain(optimizer.state_dict(), key=f"optimizers[{i}]"),
+            }
+            for i, optimizer in enumerate(self.optimizers)
+        ]
+        model = as_plain(self.model.state_dict(), key="model")
+        return {"model": model, "optimizers": optimizers, "strategy": strategy}
+
+    def describe(self) -> dict[str, Any]:
+        """What a checkpoint's marker says about it."""
+        if self.strategy is None:
+            return {"strategy": None}
+        return {
+            "strategy": self.strategy_name,
+            "options": self.strategy.options.model_dump(),
+            "buffers": self.strategy.replica.buffer_mode,
+            "step": self.strategy.step,
+        }
+
+    def fingerprint(self) -> str | None:
+        """Of all that may differ between workers with equal parameters: the buffers.
+
+        None where the parameters may differ as well.
+        """
+        if self.strategy is None or self.workers is None:
+            return None
+        if self.strategy.lockstep() is not self.workers.world:
+            return None
+        digest, saved = hashlib.blake2b(), self.model.state_dict()
+        for name, buffer in self.model.named_buffers():
+            if name in saved:
+                values = buffer.detach().cpu().to_dense().resolve_conj().flatten()
+                digest.update(name.encode() + values.view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Refuse another model's or other optimizers' state, before anything is changed."""
+        _check_model(state["model"], self.model.state_dict())
+        saved = state["optimizers"]
+        classes = [one["class"] for one in saved]
+        own = [type(optimizer).__name__ for optimizer in self.optimizers]
+        if classes != own:
+            raise ValueError(
+                f"the checkpoint was saved with {' and '.join(classes)} as optimizer, and this "
+                f"job has {' and '.join(own)}"
+            )
+        for one, optimizer in zip(saved, self.optimizers, strict=True):
+            _check_groups(one["state"], optimizer)
+
+    def load_strategy(self, state: Mapping[str, Any]) -> None:
+        """Take over the strategy's state."""
+        if self.strategy is not None:
+            load_strategy_state(self.strategy, state["strategy"])
+
+    def load_training(self, state: Mapping[str, Any]) -> None:
+        """Take over model and optimizers."""
+        self.model.load_state_dict(state["model"])
+        for saved, optimizer in zip(state["optimizers"], self.optimizers, strict=True):
+            optimizer.load_state_dict(saved["state"])
+
+
+def strategy_state(strategy: Strategy) -> dict[str, Any]:
+    """A strategy's state on this worker, and whose it is."""
+    return {
+        "version": _STATE_VERSION,
+        "strategy": type(strategy).__name__,
+        "state": as_plain(strategy.state_dict(), key="strategy"),
+    }
+
+
+def load_strategy_state(strategy: Strategy, state: Mapping[str, Any]) -> None:
+    """Give a strategy what :func:`strategy_state` gave."""
+    own = type(strategy).__name__
+    if state.get("version") != _STATE_VERSION or state.get("strategy") != own:
+        raise ValueError(
+            f"the checkpoint holds {state.get('strategy')} (version {state.get('version')}), "
+            f"and {own} (version {_STATE_VERSION}) is attached"
+        )
+    strategy.load_state_dict(state["state"])
+
+
+def _check_model(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    problem = None
+    if missing := own.keys() - saved.keys():
+        problem = f"it lacks {_first(missing)}"
+    elif unknown := saved.keys() - own.keys():
+        problem = f"the attached model lacks {_first(unknown)}"
+    else:
+        for name, value in own.items():
+            shapes = [tuple(getattr(one, "shape", ())) for one in (saved[name], value)]
+            if shapes[0] != shapes[1]:
+                problem = f"{name} has the shape {shapes[0]} there and {shapes[1]} here"
+                break
+    if problem is not None:
+        raise ValueError(f"the checkpoint is of another model: {problem}")
+
+
+def _check_groups(saved: Mapping[str, Any], optimizer: Optimizer) -> None:
+    sizes = [
+        [len(group["params"]) for group in state["param_groups"]]
+        for state in (saved, optimizer.state_dict())
+    ]
+    if sizes[0] != sizes[1]:
+        raise ValueError(
+            f"the checkpoint's {type(optimizer).__name__} has groups of {sizes[0]} parameters, "
+            f"and the attached one of {sizes[1]}"
+        )
+
+
+def _first(names: set[str]) -> str:
+    others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{min(names)}{others}"

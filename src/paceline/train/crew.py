@@ -1,0 +1,61 @@
+"""Workers who do something together, and either all succeed or all say why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from paceline.teams import Workers
+
+
+class CheckpointError(ValueError):
+    """A checkpoint was not saved or not loaded. All workers raise it with the same sentence."""
+
+
+class Crew:
+    """The workers who save or load together; under ``enabled=False`` one alone."""
+
+    def __init__(self, workers: Workers | None) -> None:
+        self._workers = workers
+        self.rank = 0 if workers is None else workers.world.rank
+        self.leads_node = workers is None or workers.node.rank == 0
+        self.nodes = [[0]] if workers is None else [list(ranks) for ranks in workers.nodes]
+
+    def share(self, work: Callable[[], Any], *, task: str) -> list[Any]:
+        """Do ``work`` on every worker; what it returned on each, by rank, as JSON carries it.
+
+        Where it fails, nobody is left waiting: all raise the same error, which names the first
+        worker that failed, its ``task`` and the cause.
+        """
+        cause: Exception | None = None
+        try:
+            answer = {"value": work()}
+        except Exception as error:
+            cause, answer = error, {"failure": f"{task}: {_in_words(error)}"}
+        answers = self._gather(answer)
+        failed = [rank for rank, answer in enumerate(answers) if "failure" in answer]
+        if failed:
+            others = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+            who, failure = self._name(failed[0]), answers[failed[0]]["failure"]
+            raise CheckpointError(f"{who}{others} could not {failure}") from cause
+        return [answer["value"] for answer in answers]
+
+    def _gather(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
+        data = json.dumps(answer).encode()
+        everybody = [data] if self._workers is None else self._workers.world.gather(data)
+        return [json.loads(data) for data in everybody]
+
+    def _name(self, rank: int) -> str:
+        if self._workers is None:
+            return f"worker {rank}"
+        node = next(i for i, ranks in enumerate(self.nodes) if rank in ranks)
+        return f"worker {rank} on {self._workers.node_names[node]}"
+
+
+def _in_words(error: Exception) -> str:
+    """An error's cause on one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = " ".join(str(error).split())
+    return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
