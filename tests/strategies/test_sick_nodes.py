@@ -198,3 +198,48 @@ def test_broken_statistics_are_refused_as_well(delay: int, are_parameters_sick: 
         if rank < 2:
             # The healthy node's own statistics are never touched by the broken ones.
             assert all(value < 100 for values in seen for value in values)
+
+
+def train_through_a_bad_batch(
+    workers: Workers, strategy: str, options: dict[str, Any], optimizer_kind: str
+) -> tuple[torch.Tensor, list[bool], list[str]]:
+    """One batch of one node is NaN; the end, where the node was well, and what was warned of."""
+    model, optimizer = workloads.build("plain", optimizer_kind)
+    was_well = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with attach(model, optimizer, strategy, workers=workers, **options):
+            for step in range(60):
+                optimizer.zero_grad()
+                loss = workloads.batch_loss(model, step, workers.world.rank)
+                is_bad = step == 21 and workers.node_index == 1
+                torch.autograd.backward(loss * (float("nan") if is_bad else 1.0))
+                optimizer.step()
+                was_well.append(bool(workloads.flat_state(model).isfinite().all()))
+    said = [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
+    return workloads.flat_state(model), was_well, said
+
+
+@pytest.mark.parametrize("optimizer_kind", ["adamw", "momentum"])
+@pytest.mark.parametrize(
+    ("strategy", "options"),
+    [
+        ("local-sgd", {"period": 4}),
+        ("daso", {"warmup_steps": 0, "period": 4, "delay": 1, "late": "wait"}),
+        ("diloco", {"period": 4}),
+    ],
+)
+def test_one_bad_batch_is_one_refusal(
+    strategy: str, options: dict[str, Any], optimizer_kind: str
+) -> None:
+    results = run_job(train_through_a_bad_batch, strategy, options, optimizer_kind, nodes=(2, 1))
+    for rank, (end, was_well, said) in enumerate(results):
+        assert torch.equal(end, results[0][0])
+        assert end.isfinite().all()
+        assert sum("were refused" in text for text in said) == 1
+        is_sick = rank == 2
+        # From the 22nd step to the exchange of the 24th, which may be merged later.
+        assert was_well.count(False) == (2 + options.get("delay", 0) if is_sick else 0)
+        resets = [text for text in said if "starts anew" in text]
+        assert len(resets) == is_sick
+        assert all("node 1 (" in text and "4 parameters" in text for text in resets)
