@@ -173,3 +173,26 @@ def test_learning_rates_that_fell_behind_are_taken_over_and_named() -> None:
     for rate, said in run_job(schedule_by_batch, nodes=(2,)):
         assert rate == pytest.approx(0.05 * 0.5**3)
         assert len(said) == 1 and "scheduler that is stepped for every batch" in said[0]
+
+
+def drift_apart(workers: Workers) -> list[float]:
+    """Each worker pulls at its own slope; the first one has run out when it carries an exchange."""
+    model, optimizer = workloads.build_drift()
+    values = []
+    with attach(model, optimizer, "local-sgd", workers=workers, period=2) as pace:
+        with pace.join():
+            for _ in range((1, 3, 3)[workers.world.rank]):
+                optimizer.zero_grad()
+                torch.autograd.backward(model(1.0 + workers.world.rank))
+                optimizer.step()
+                values.append(model.values.item())
+        values.append(model.values.item())
+    return [*values, model.values.item()]
+
+
+def test_who_stands_by_carries_its_nodes_parameters() -> None:
+    first, second, third = run_job(drift_apart, nodes=(2, 1))
+    # The first node: the mean of 1 and 2, then 2 alone. After two steps 3.5 and 6 are averaged.
+    assert second == [1.5, 4.75, 6.75, 6.75, 7.25]
+    assert third == [3.0, 4.75, 7.75, 7.75, 7.25]
+    assert first == [1.5, 6.75, 7.25]

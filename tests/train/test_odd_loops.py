@@ -481,3 +481,73 @@ def train_twins(workers: Workers) -> float:
 def test_parameters_that_share_memory_are_merged_once() -> None:
     # Sent after three steps: 3 and 6. Merged after one more: the mean, and that step.
     assert run_job(train_twins, nodes=(1, 1)) == [4.5 + 1.0, 4.5 + 2.0]
+
+
+def train_zero(workers: Workers) -> torch.Tensor:
+    """ZeRO-1: each worker keeps the state of some parameters and steps these alone."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model = workloads.build_model("plain")
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.01)
+    for part in range(2):
+        with attach(model, optimizer, "sync", workers=workers) as pace:
+            for step in range(4):
+                optimizer.zero_grad()
+                backward(workloads.batch_loss(model, 4 * part + step, workers.world.rank))
+                optimizer.step()
+        assert pace.strategy.step == 4
+    return workloads.flat_state(model)
+
+
+def test_zero_redundancy_optimizers_keep_their_parts() -> None:
+    make_reproducible()
+    model = workloads.build_model("plain")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for step in range(8):
+        optimizer.zero_grad()
+        backward(mean_loss(3)(model, step))
+        optimizer.step()
+    for end in run_job(train_zero, nodes=(2, 1)):
+        torch.testing.assert_close(end, workloads.flat_state(model), rtol=1e-5, atol=1e-6)
+
+
+def train_unattached(workers: Workers, strategy: str) -> tuple[torch.Tensor, int, list[str]]:
+    """Only the first of two optimizers was attached; the other one steps after it."""
+    model = workloads.build_model("plain")
+    optimizers = TwoOptimizers().optimizers(model)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with attach(model, optimizers[0], strategy, workers=workers) as pace:
+            for step in range(NUM_STEPS):
+                TwoOptimizers().step(model, optimizers, own_loss(workers.world.rank), step)
+    said = [str(each.message) for each in caught if each.category is RuntimeWarning]
+    return workloads.flat_state(model), pace.strategy.step, said
+
+
+@pytest.mark.parametrize("strategy", ["sync", "local-sgd", "daso"])
+def test_an_optimizer_that_was_not_attached_is_seen(strategy: str) -> None:
+    results = run_job(train_unattached, strategy, nodes=(2, 1))
+    for end, count, said in results:
+        assert torch.equal(end, results[0][0])
+        assert count == NUM_STEPS
+        assert said == []
+
+
+def attach_on_one_node(workers: Workers) -> dict[str, list[str]]:
+    said = {}
+    for strategy in ("sync", "local-sgd", "daso"):
+        model, optimizer = workloads.build("plain", "momentum")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            attach(model, optimizer, strategy, workers=workers).detach()
+        said[strategy] = [str(each.message) for each in caught]
+    return said
+
+
+def test_strategies_for_several_nodes_warn_of_one() -> None:
+    for said in run_job(attach_on_one_node, nodes=(2,)):
+        assert said["sync"] == []
+        assert "LocalSgd found one node with 2 workers" in said["local-sgd"][0]
+        assert "Daso found one node" in said["daso"][0]
+    for nodes in ((1,), (1, 1)):
+        assert all(said["daso"] == [] for said in run_job(attach_on_one_node, nodes=nodes))
