@@ -191,7 +191,9 @@ with paceline.attach(model, optimizer, "daso") as pace:
         optimizer.zero_grad()
         model(torch.ones(3, 4) * (rank + 1)).sum().backward()
         optimizer.step()
-same = pace.workers.world.agree(model.weight.sum().item(), "max") == model.weight.sum().item()
+    pace.finish()
+    own = model.weight.sum().item()
+    same = pace.workers.world.agree(own, "max") == own
 print(f"worker {rank} of {pace.workers.world.size} on {pace.workers.nodes}: {same}", flush=True)
 # Gloo may abort in the interpreter's shutdown when another worker is gone already.
 os._exit(0)

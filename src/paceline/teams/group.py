@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
+from paceline.teams.groups import home_device
 from paceline.teams.team import Op, Pending, Team
 
 # torch 2.13 renamed these two; earlier versions know the old names alone.
@@ -70,12 +71,23 @@ class GroupTeam(Team):
     """A team on a process group that this worker is a member of."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self.group = group
+        self._group: dist.ProcessGroup | None = group
         # Gloo's collectives stage a GPU's tensors; its messages would take them for the host's.
         self._stages_messages = "cuda:gloo" in dist.get_backend_config(group)
         self._ranks = dist.get_process_group_ranks(group)
         self._rank = dist.get_rank(group)
         self._bytes_handed = 0
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The process group."""
+        if self._group is None:
+            raise ValueError("this team was closed; find the workers again (attach does)")
+        return self._group
+
+    def close(self) -> None:
+        """Let go of the group, which lives as long as anybody holds it."""
+        self._group = None
 
     @property
     def size(self) -> int:
@@ -145,13 +157,13 @@ class GroupTeam(Team):
     def agree(self, number: float, op: Op = "mean") -> float:
         """Combine one number of every member."""
         # float64: Python's own precision, so that step counts and times survive.
-        value = torch.tensor([number], dtype=torch.float64, device=_home_device(self.group))
+        value = torch.tensor([number], dtype=torch.float64, device=home_device(self.group))
         self.all_reduce(value, op).wait()
         return float(value.item())
 
     def gather(self, data: bytes) -> list[bytes]:
         """Everybody's bytes: first their lengths, then all of them, padded to the longest."""
-        device = _home_device(self.group)
+        device = home_device(self.group)
         lengths = torch.zeros(self.size, dtype=torch.int64, device=device)
         own_length = torch.tensor([len(data)], dtype=torch.int64, device=device)
         self.all_gather(lengths, own_length).wait()
@@ -164,10 +176,3 @@ class GroupTeam(Team):
             row[:length].numpy().tobytes()
             for row, length in zip(rows, lengths.tolist(), strict=True)
         ]
-
-
-def _home_device(group: dist.ProcessGroup) -> torch.device:
-    """Where a tensor must live for the group to take it: the CPU, unless it has no CPU backend."""
-    if "cpu:" in dist.get_backend_config(group):
-        return torch.device("cpu")
-    return torch.device("cuda", torch.cuda.current_device())

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -18,10 +18,11 @@ from paceline.teams.backend import agree_on_backend, find_gpu
 from paceline.teams.background import Background
 from paceline.teams.emulated import EmulatedTeam, link_of_node
 from paceline.teams.group import GroupTeam
+from paceline.teams.groups import Groups
 from paceline.teams.launcher import Place, find_place
 from paceline.teams.team import Team
 
-_TIMEOUT = timedelta(minutes=10)
+_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,8 @@ class Workers:
     node_names: tuple[str, ...]
     clock: Callable[[], float] = time.perf_counter
     """Seconds since some moment; virtual seconds in a rehearsal."""
+    _groups: Groups | None = field(default=None, repr=False)
+    _teams: tuple[GroupTeam, ...] = field(default=(), repr=False)
 
     @property
     def num_nodes(self) -> int:
@@ -61,29 +64,54 @@ class Workers:
         """How many local indices every node has: the number of teams that span all nodes."""
         return min(len(ranks) for ranks in self.nodes)
 
+    def close(self) -> None:
+        """Give back threads and connections; the teams are of no use any more.
+
+        Nothing is said to the other workers, which may be busy or gone. The default process group
+        stays as it is.
+        """
+        if self._groups is None:
+            self.background.close()
+            return
+        for team in self._teams:
+            team.close()
+        self._groups.close(self.background)
+
 
 def find_workers(
     mesh: DeviceMesh | None = None,
     *,
     backend: str | None = None,
+    timeout_s: float | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Workers:
     """The workers of this job, from a two-dimensional ``mesh`` (nodes x workers) or the launcher.
 
     Initialises ``torch.distributed`` if the user has not: NCCL for CUDA and Gloo for CPU tensors
     where there is a GPU for each worker, Gloo alone otherwise; ``backend`` chooses another.
+
+    ``timeout_s`` is how long a worker waits for the others before it gives up: by default as long
+    as the process group was told to, ten minutes if it is initialised here.
     """
     place = find_place(environment)
     if not dist.is_initialized():
-        _initialise(place, backend, environment)
+        _initialise(place, backend, timeout_s, environment)
     nodes = _nodes_of_mesh(mesh) if mesh is not None else _nodes_of_job(place)
-    return form_workers(nodes, environment=environment)
+    return form_workers(nodes, timeout_s=timeout_s, environment=environment)
 
 
 def form_workers(
-    nodes: Sequence[Sequence[int]], *, environment: Mapping[str, str] = os.environ
+    nodes: Sequence[Sequence[int]],
+    *,
+    timeout_s: float | None = None,
+    environment: Mapping[str, str] = os.environ,
 ) -> Workers:
-    """Form the teams of a job whose node ``i`` has the ranks ``nodes[i]``. All workers call it."""
+    """Form the teams of a job whose node ``i`` has the ranks ``nodes[i]``. All workers call it.
+
+    ``timeout_s`` is by default the default process group's.
+    """
+    if timeout_s is not None and not timeout_s > 0:
+        raise ValueError(f"timeout_s={timeout_s} must be more than 0")
     num_workers = dist.get_world_size()
     if sorted(rank for ranks in nodes for rank in ranks) != list(range(num_workers)):
         raise ValueError(
@@ -97,28 +125,31 @@ def form_workers(
     own_node = next(i for i, ranks in enumerate(nodes) if dist.get_rank() in ranks)
     link = link_of_node(environment, own_node)
 
-    def team(group: dist.ProcessGroup, ranks: Sequence[int]) -> Team:
+    groups = Groups(timeout_s)
+    teams: list[GroupTeam] = []
+
+    def team(partition: Sequence[Sequence[int]]) -> Team:
+        plain = GroupTeam(groups.make(partition))
+        teams.append(plain)
+        ranks = next(ranks for ranks in partition if dist.get_rank() in ranks)
         num_local = len(set(ranks) & set(nodes[own_node]))
-        plain = GroupTeam(group)
         return (
             plain
             if link is None or num_local == len(ranks)
             else EmulatedTeam(plain, link, num_local)
         )
 
-    assert dist.group.WORLD is not None
-    own_column = next(ranks for ranks in columns if dist.get_rank() in ranks)
-    background = Background(
-        node=team(_own_group(nodes), nodes[own_node]),
-        across=team(_own_group(columns), own_column),
-    )
+    background = Background(node=team(nodes), across=team(columns))
     return Workers(
-        world=team(dist.group.WORLD, range(num_workers)),
-        node=team(_own_group(nodes), nodes[own_node]),
-        across=team(_own_group(columns), own_column),
+        # A group of its own: what the user calls on the default group cannot meet our calls.
+        world=team([range(num_workers)]),
+        node=team(nodes),
+        across=team(columns),
         background=background,
         nodes=tuple(tuple(ranks) for ranks in nodes),
         node_names=_node_names(nodes),
+        _groups=groups,
+        _teams=tuple(teams),
     )
 
 
@@ -129,19 +160,14 @@ def _node_names(nodes: Sequence[Sequence[int]]) -> tuple[str, ...]:
     return tuple(f"node {i} ({hosts[ranks[0]]})" for i, ranks in enumerate(nodes))
 
 
-def _own_group(partition: Sequence[Sequence[int]]) -> dist.ProcessGroup:
-    """Create the groups of a partition of all workers (a collective call); return this worker's."""
-    groups = [list(ranks) for ranks in partition]
-    group, _ = dist.new_subgroups_by_enumeration(groups)  # type: ignore[no-untyped-call]
-    assert isinstance(group, dist.ProcessGroup)
-    return group
-
-
-def _initialise(place: Place, backend: str | None, environment: Mapping[str, str]) -> None:
+def _initialise(
+    place: Place, backend: str | None, timeout_s: float | None, environment: Mapping[str, str]
+) -> None:
     store: Store
+    timeout = timedelta(seconds=_TIMEOUT_S if timeout_s is None else timeout_s)
     if "MASTER_ADDR" in environment:
         meeting = rendezvous(
-            "env://", rank=place.rank, world_size=place.num_workers, timeout=_TIMEOUT
+            "env://", rank=place.rank, world_size=place.num_workers, timeout=timeout
         )
         store = next(meeting)[0]
     elif place.num_workers == 1:
@@ -156,7 +182,7 @@ def _initialise(place: Place, backend: str | None, environment: Mapping[str, str
         store=store,
         rank=place.rank,
         world_size=place.num_workers,
-        timeout=_TIMEOUT,
+        timeout=timeout,
     )
 
 

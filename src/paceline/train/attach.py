@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ def attach(
     strategy: str | Strategy = "daso",
     *,
     workers: Workers | DeviceMesh | None = None,
+    timeout: float | timedelta | None = None,
     buffers: BufferMode = "mean",
     metric: Callable[[], float] | None = None,
     report_every: int = 100,
@@ -43,6 +45,8 @@ def attach(
         strategy: A name (``paceline strategies`` lists them) or a strategy object.
         workers: The workers of the job. By default they are found from the launcher (torchrun,
             Slurm, Open MPI); a two-dimensional ``DeviceMesh``, nodes x workers, also tells.
+        timeout: How long a worker waits for the others before it gives up with a ``TeamError``:
+            seconds, or a ``timedelta``. By default the process group's own timeout.
         buffers: What becomes of batch-norm statistics and other buffers at exchanges: ``"mean"``
             averages them over those who exchange, ``"broadcast"`` takes those of the first of
             them, ``"keep"`` leaves each worker its own.
@@ -63,10 +67,17 @@ def attach(
         raise ValueError(f"buffers={buffers!r} is not known; use 'mean', 'keep' or 'broadcast'")
     if report_every < 1:
         raise ValueError(f"report_every={report_every} must be at least 1")
+    timeout_s = _seconds(timeout)
     chosen = make_strategy(strategy, **options)
     tracer = None if trace is None else Tracer(trace, trace_steps)
+    owns_workers = not isinstance(workers, Workers)
     if not isinstance(workers, Workers):
-        workers = find_workers(workers)
+        workers = find_workers(workers, timeout_s=timeout_s)
+    elif timeout_s is not None:
+        raise ValueError(
+            "workers that exist have their timeout: leave timeout= out here, and give it to "
+            "find_workers(timeout_s=...)"
+        )
     if tracer is not None:
         workers = traced_workers(workers, tracer)
     return Pace(
@@ -79,4 +90,12 @@ def attach(
         report_every=report_every,
         monitor=Monitor(tensorboard if workers.world.rank == 0 else None),
         tracer=tracer,
+        owns_workers=owns_workers,
     )
+
+
+def _seconds(timeout: float | timedelta | None) -> float | None:
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if seconds is not None and not seconds > 0:
+        raise ValueError(f"timeout={timeout} must be more than 0 seconds")
+    return seconds

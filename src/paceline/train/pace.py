@@ -39,9 +39,11 @@ class Pace:
         report_every: int,
         monitor: Monitor,
         tracer: Tracer | None,
+        owns_workers: bool = False,
     ) -> None:
         self.strategy = strategy
         self.workers = workers
+        self._owns_workers = owns_workers
         self.stats = Stats()
         self._model = model
         self._optimizer = optimizer
@@ -128,7 +130,10 @@ class Pace:
         )
 
     def detach(self) -> None:
-        """Remove all hooks; model and optimizer are as before, and so is the class of both."""
+        """Remove all hooks; model and optimizer are as before, and so is the class of both.
+
+        The workers that ``attach`` found are closed; those it was given stay open.
+        """
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -137,6 +142,8 @@ class Pace:
                 if parameter.grad is view:
                     parameter.grad = view.clone()
         self._monitor.close()
+        if self._owns_workers:
+            self.workers.close()
 
     def state_dict(self) -> dict[str, Any]:
         """The strategy's whole state on this worker, with what is under way (which it waits for).
