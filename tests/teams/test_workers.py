@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import subprocess
@@ -144,6 +145,49 @@ def test_under_open_mpi_the_hosts_names_tell() -> None:
     )
     for rank, found in enumerate(run_launched(find_and_describe, environments=environments)):
         assert found == expected([[0, 1, 2]], rank)
+
+
+_NEW_UTS_NAMESPACE = 0x04000000
+
+
+def live_on(host: str) -> None:
+    """Give this process a host name of its own, as if it ran on another machine."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.unshare(_NEW_UTS_NAMESPACE) == 0, os.strerror(ctypes.get_errno())
+    socket.sethostname(host)
+    # Nobody knows the address of such a host.
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+
+
+def find_on_host(is_initialised: bool) -> dict[str, Any]:
+    """As started by hand, by mp.spawn, or by a launcher that numbers no nodes."""
+    live_on(os.environ["TEST_HOST"])
+    if is_initialised:
+        variables = ("RANK", "WORLD_SIZE")
+        rank, size = (int(os.environ.get(name) or os.environ[f"TEST_{name}"]) for name in variables)
+        dist.init_process_group("gloo", rank=rank, world_size=size)
+    return describe(find_workers())
+
+
+needs_root = pytest.mark.skipif(
+    sys.platform != "linux" or os.geteuid() != 0, reason="only root may rename a host"
+)
+
+
+@needs_root
+@pytest.mark.parametrize("told", ["local ranks", "ranks", "nothing"])
+def test_where_no_launcher_numbers_nodes_machines_tell(told: str) -> None:
+    nodes = [[0, 1], [2]]
+    prefix = "TEST_" if told == "nothing" else ""
+    names = {"rank": "RANK", "size": "WORLD_SIZE"}
+    names |= {"place": "LOCAL_RANK"} if told == "local ranks" else {}
+    environments = [
+        variables | {"TEST_HOST": "host-a" if rank in nodes[0] else "host-b"}
+        for rank, variables in enumerate(launched(prefix, nodes, **names))
+    ]
+    found = run_launched(find_on_host, told != "local ranks", environments=environments)
+    for rank, each in enumerate(found):
+        assert each == expected(nodes, rank)
 
 
 def attach_alone() -> dict[str, Any]:

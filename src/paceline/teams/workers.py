@@ -19,6 +19,7 @@ from paceline.teams.background import Background
 from paceline.teams.emulated import EmulatedTeam, link_of_node
 from paceline.teams.group import GroupTeam
 from paceline.teams.groups import Groups
+from paceline.teams.host import machine
 from paceline.teams.launcher import Place, find_place
 from paceline.teams.team import Team
 
@@ -187,10 +188,10 @@ def _initialise(
 
 
 def _nodes_of_job(place: Place) -> list[list[int]]:
-    """Who sits where: every worker tells its node's number or name, so nodes may be unequal."""
+    """Who sits where: every worker tells its node's number or machine; nodes may be unequal."""
     # As objects: torch finds them a device that the group's backend can reach.
     told: list[int | str] = [0] * dist.get_world_size()
-    dist.all_gather_object(told, socket.gethostname() if place.node is None else place.node)
+    dist.all_gather_object(told, machine() if place.node is None else place.node)
     nodes: dict[int | str, list[int]] = {}
     for rank, node in enumerate(told):
         nodes.setdefault(node, []).append(rank)
