@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import workloads
+from hosts import launched, live_on, needs_root
 from jobs import DEVICE, run_job, run_launched
 from paceline.teams import Workers, find_workers
 from paceline.teams.workers import form_workers
@@ -103,26 +102,6 @@ def test_a_mesh_tells_who_sits_where() -> None:
         assert "1 dimension" in message
 
 
-def free_port() -> str:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return str(server.getsockname()[1])
-
-
-def launched(prefix: str, nodes: Sequence[Sequence[int]], **names: str) -> list[dict[str, str]]:
-    """One environment for each worker, as a launcher would set it."""
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    num_workers = sum(len(ranks) for ranks in nodes)
-    environments = {}
-    for node, ranks in enumerate(nodes):
-        for place, rank in enumerate(ranks):
-            values = {"rank": rank, "size": num_workers, "place": place, "node": node}
-            environments[rank] = address | {
-                f"{prefix}{name}": str(values[meaning]) for meaning, name in names.items()
-            }
-    return [environments[rank] for rank in range(num_workers)]
-
-
 def find_and_describe() -> dict[str, Any]:
     """Nobody has initialised torch.distributed; finding the workers does."""
     assert not dist.is_initialized()
@@ -147,18 +126,6 @@ def test_under_open_mpi_the_hosts_names_tell() -> None:
         assert found == expected([[0, 1, 2]], rank)
 
 
-_NEW_UTS_NAMESPACE = 0x04000000
-
-
-def live_on(host: str) -> None:
-    """Give this process a host name of its own, as if it ran on another machine."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    assert libc.unshare(_NEW_UTS_NAMESPACE) == 0, os.strerror(ctypes.get_errno())
-    socket.sethostname(host)
-    # Nobody knows the address of such a host.
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-
-
 def find_on_host(is_initialised: bool) -> dict[str, Any]:
     """As started by hand, by mp.spawn, or by a launcher that numbers no nodes."""
     live_on(os.environ["TEST_HOST"])
@@ -167,11 +134,6 @@ def find_on_host(is_initialised: bool) -> dict[str, Any]:
         rank, size = (int(os.environ.get(name) or os.environ[f"TEST_{name}"]) for name in variables)
         dist.init_process_group("gloo", rank=rank, world_size=size)
     return describe(find_workers())
-
-
-needs_root = pytest.mark.skipif(
-    sys.platform != "linux" or os.geteuid() != 0, reason="only root may rename a host"
-)
 
 
 @needs_root

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -16,12 +17,15 @@ from torch.distributed.rendezvous import rendezvous
 
 from paceline.teams.backend import agree_on_backend, find_gpu
 from paceline.teams.background import Background
+from paceline.teams.beat import Member
 from paceline.teams.emulated import EmulatedTeam, link_of_node
 from paceline.teams.group import GroupTeam
-from paceline.teams.groups import Groups
+from paceline.teams.groups import Groups, default_store
 from paceline.teams.host import machine
 from paceline.teams.launcher import Place, find_place
+from paceline.teams.store_watch import StoreWatch
 from paceline.teams.team import Team
+from paceline.teams.watch import Watch
 
 _TIMEOUT_S = 600.0
 
@@ -42,6 +46,8 @@ class Workers:
     node_names: tuple[str, ...]
     clock: Callable[[], float] = time.perf_counter
     """Seconds since some moment; virtual seconds in a rehearsal."""
+    watch: Watch = field(default_factory=Watch, repr=False)
+    """Who waits where; says who has not come."""
     _groups: Groups | None = field(default=None, repr=False)
     _teams: tuple[GroupTeam, ...] = field(default=(), repr=False)
 
@@ -74,6 +80,7 @@ class Workers:
         if self._groups is None:
             self.background.close()
             return
+        self.watch.close()
         for team in self._teams:
             team.close()
         self._groups.close(self.background)
@@ -128,11 +135,21 @@ def form_workers(
 
     groups = Groups(timeout_s)
     teams: list[GroupTeam] = []
+    partitions: dict[str, Sequence[Sequence[int]]] = {
+        # A group of its own: what the user calls on the default one cannot meet our calls.
+        "world": [range(num_workers)],
+        "node": nodes,
+        "across": columns,
+        "background node": nodes,
+        "background across": columns,
+    }
+    made = {name: groups.make(partition) for name, partition in partitions.items()}
+    node_names, watch = _meet(nodes, columns, groups)
 
-    def team(partition: Sequence[Sequence[int]]) -> Team:
-        plain = GroupTeam(groups.make(partition))
+    def team(name: str) -> Team:
+        plain = GroupTeam(made[name], name=name, watch=watch)
         teams.append(plain)
-        ranks = next(ranks for ranks in partition if dist.get_rank() in ranks)
+        ranks = dist.get_process_group_ranks(made[name])
         num_local = len(set(ranks) & set(nodes[own_node]))
         return (
             plain
@@ -140,25 +157,61 @@ def form_workers(
             else EmulatedTeam(plain, link, num_local)
         )
 
-    background = Background(node=team(nodes), across=team(columns))
     return Workers(
-        # A group of its own: what the user calls on the default group cannot meet our calls.
-        world=team([range(num_workers)]),
-        node=team(nodes),
-        across=team(columns),
-        background=background,
+        world=team("world"),
+        node=team("node"),
+        across=team("across"),
+        background=Background(
+            node=team("background node"), across=team("background across"), watch=watch
+        ),
         nodes=tuple(tuple(ranks) for ranks in nodes),
-        node_names=_node_names(nodes),
+        node_names=node_names,
+        watch=watch,
         _groups=groups,
         _teams=tuple(teams),
     )
 
 
-def _node_names(nodes: Sequence[Sequence[int]]) -> tuple[str, ...]:
-    """What to call each node in a message: its number and its host's name."""
-    hosts: list[str] = [""] * dist.get_world_size()
-    dist.all_gather_object(hosts, socket.gethostname())
-    return tuple(f"node {i} ({hosts[ranks[0]]})" for i, ranks in enumerate(nodes))
+def _meet(
+    nodes: Sequence[Sequence[int]], columns: Sequence[Sequence[int]], groups: Groups
+) -> tuple[tuple[str, ...], Watch]:
+    """Learn who the others are: what to call each node in a message, and how to watch them."""
+    rank, num_workers = dist.get_rank(), dist.get_world_size()
+    told: list[tuple[str, str, Member] | None] = [None] * num_workers
+    dist.all_gather_object(told, (uuid.uuid4().hex, socket.gethostname(), Member.own(rank)))
+    met = [each for each in told if each is not None]
+    node_names = tuple(f"node {i} ({met[ranks[0]][1]})" for i, ranks in enumerate(nodes))
+    if num_workers == 1:
+        return node_names, Watch()
+    # All have just left the gathering, so this is the same moment for everybody.
+    own_time_s = time.time()
+    times_s = [0.0] * num_workers
+    dist.all_gather_object(times_s, own_time_s)
+    node_of = {each: node for node, ranks in enumerate(nodes) for each in ranks}
+    members = [
+        replace(member, node=node_names[node_of[member.rank]], ahead_s=time_s - own_time_s)
+        for (_, _, member), time_s in zip(met, times_s, strict=True)
+    ]
+
+    def members_of(team: str, rank: int) -> Sequence[int]:
+        partition = {"node": nodes, "across": columns}.get(team.removeprefix("background "))
+        if partition is None:
+            return range(num_workers)
+        return next(ranks for ranks in partition if rank in ranks)
+
+    watch = StoreWatch(
+        default_store(),
+        # The first worker's name for this meeting: a job may form its teams more than once.
+        prefix=f"paceline/watch/{met[0][0]}",
+        rank=rank,
+        members=members,
+        members_of=members_of,
+        # Two of each node: should one of them be the one that is missed, the other says so.
+        is_speaker=nodes[node_of[rank]].index(rank) < 2,
+        timeout_s=groups.timeout_s,
+        abort=groups.abort,
+    )
+    return node_names, watch
 
 
 def _initialise(

@@ -28,6 +28,9 @@ class IdlePace(Pace):
     def finish(self) -> None:
         """There is only one worker."""
 
+    def _fail(self, error: BaseException) -> None:
+        """Nobody waits."""
+
     def detach(self) -> None:
         """Nothing was attached."""
 

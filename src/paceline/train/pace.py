@@ -81,9 +81,14 @@ class Pace:
         trace: TracebackType | None,
     ) -> None:
         # After an error the other workers may be gone; nothing is exchanged any more.
-        if kind is None:
+        if error is None:
             self.finish()
+        else:
+            self._fail(error)
         self.detach()
+
+    def _fail(self, error: BaseException) -> None:
+        self.workers.watch.fail(error)
 
     @contextlib.contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -113,6 +118,7 @@ class Pace:
         if self._awaits_step:
             self._finish_step()
         if not self._is_finished:
+            self.workers.watch.meet("finish()")
             self._finish_training()
             self._is_finished = True
         self._monitor.flush()
@@ -263,6 +269,7 @@ class Pace:
         )
         self._step_start_s, self._counted = now_s, (waited_s, merged_s)
         self.stats.steps.append(times)
+        self.workers.watch.at_step(self.strategy.step)
         if self._tracer is not None:
             self._tracer.end_step(self.stats.num_steps)
         self.stats.status = self.strategy.status()
