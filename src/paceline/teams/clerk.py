@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch._C._distributed_c10d import PrefixStore, Store
 
 _ANSWER_S = 3.0
+_LATE_ANSWER_S = 0.1
 
 T = TypeVar("T")
 _Request = Callable[[Store], None]
@@ -31,6 +32,7 @@ class Clerk:
     def __init__(self, store: Store, *, prefix: str) -> None:
         connection = PrefixStore(prefix, store.clone())  # type: ignore[attr-defined]
         connection.set_timeout(timedelta(seconds=_ANSWER_S))
+        self._late: Future[Any] | None = None
         self._requests: SimpleQueue[_Request | None] = SimpleQueue()
         threading.Thread(
             target=_serve, args=[connection, self._requests], name="paceline-store", daemon=True
@@ -50,10 +52,13 @@ class Clerk:
         return future
 
     def ask(self, request: Callable[[Store], T], *, timeout_s: float = _ANSWER_S) -> T:
-        """Ask for something and wait for the answer."""
+        """Ask for something and wait for the answer; not again for as long while one is late."""
+        is_late = self._late is not None and not self._late.done()
+        future = self.begin(request)
         try:
-            return self.begin(request).result(timeout_s)
+            return future.result(_LATE_ANSWER_S if is_late else timeout_s)
         except (TimeoutError, RuntimeError) as error:
+            self._late = future
             raise UnreachableError(str(error)) from error
 
     def close(self) -> None:

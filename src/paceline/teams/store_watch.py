@@ -7,6 +7,7 @@ somebody has waited for long, so that a thousand workers do not flood the store.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import sys
 import threading
@@ -30,6 +31,7 @@ _LEAST_SILENCE_S = 2.0
 # How long to look for the one who died. Its machine is told at once, others miss its beats.
 _INQUEST_S = 4.0
 _FAILURE = "failure"
+_NOBODY = "all others have come, so the network is slow or a link is down"
 
 
 class StoreWatch(Watch):
@@ -123,6 +125,7 @@ class StoreWatch(Watch):
 
     def explain(self, call: Call, error: Exception) -> TeamError:
         """Who is to blame: whoever is said to have failed, has died, or has not come."""
+        self.waits.pop(threading.get_ident(), None)  # nobody need be told any more
         if self._ended.is_set():
             return super().explain(call, error)
         if self._verdict is not None:
@@ -217,15 +220,18 @@ class StoreWatch(Watch):
             self._next_notice_s = self._next_check_s = self._notice_s
             self._suspicion = None
         if wait.for_s >= self._next_notice_s:
-            self._next_notice_s *= 2
             self._say(wait)
         if wait.for_s >= self._next_check_s:
             self._next_check_s = wait.for_s + max(2 * self._beat_s, self._notice_s / 4)
             self._judge()
 
     def _say(self, wait: Wait) -> None:
+        missing = self._who_is_missing(wait.call)
+        if missing == _NOBODY and wait.for_s < self._next_notice_s + self._silence_s:
+            return  # somebody may have fallen silent a moment ago
+        self._next_notice_s *= 2
         waited = f"{self._own} has waited {wait.for_s:.0f} s in {wait.call} {self._beat().at()}"
-        print(f"paceline: {waited}; {self._who_is_missing(wait.call)}", file=sys.stderr, flush=True)
+        print(f"paceline: {waited}; {missing}", file=sys.stderr, flush=True)
 
     def _judge(self) -> None:
         beats = self._read_beats()
@@ -265,7 +271,7 @@ class StoreWatch(Watch):
         members = set(self._members_of(call.team, self._rank))
         missing = set(self.missing_of(self._rank, call, beats)) | (silent & members)
         if not missing:
-            return "all others have come, so the network is slow or a link is down"
+            return _NOBODY
         names = []
         for rank in sorted(missing):
             does = beats[rank].describe(ages[rank])
@@ -328,11 +334,10 @@ class StoreWatch(Watch):
 
     def _put_failure(self, text: str, *, is_timeout: bool) -> None:
         note = json.dumps({"text": text, "is_timeout": is_timeout})
-        done = self._clerk.begin(lambda store: store.compare_set(_FAILURE, "", note))
-        try:
-            done.result(self._answer_s)
-        except (TimeoutError, RuntimeError):
-            return
+        with contextlib.suppress(UnreachableError):
+            self._clerk.ask(
+                lambda store: store.compare_set(_FAILURE, "", note), timeout_s=self._answer_s
+            )
 
     def _find_failure(self, *, but_timeouts: bool = False) -> str | None:
         try:
