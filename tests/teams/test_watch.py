@@ -99,7 +99,7 @@ def test_a_worker_that_died_on_another_machine_is_named() -> None:
 
 def stop_and_dawdle(given: Workers) -> tuple[str, float]:
     """Worker 1 comes late, worker 2 is stopped for a while; worker 0 waits for both."""
-    workers = layout_of(given, timeout_s=16.0)
+    workers = layout_of(given, timeout_s=14.0)
     rank = workers.world.rank
     pids = [int(pid) for pid in workers.world.gather(str(os.getpid()).encode())]
     workers.watch.at_step(4)
@@ -119,11 +119,11 @@ def test_workers_that_are_stopped_or_late_are_named_and_survived() -> None:
     (said, total), (_, _), (_, other_total) = run_job(stop_and_dawdle, nodes=(2, 1))
     assert total == other_total == 3.0
     first, *others = said.splitlines()
-    assert first.startswith(f"paceline: worker 0 on node 0 ({HOST}) has waited 4 s in all_reduce ")
-    assert "over the team world at step 5; not there: " in first
+    assert first.startswith(f"paceline: worker 0 on node 0 ({HOST}) has waited ")
+    assert " s in all_reduce over the team world at step 5; not there: " in first
     assert f"worker 1 on node 0 ({HOST}) (which computes at step 5, for " in first
     assert f"worker 2 on node 1 ({HOST}) (no sign of life for " in first
-    assert len(others) <= 1  # after 4 s, and not before 8 s again
+    assert len(others) <= 1  # after 3.5 s, and not before 7 s again
 
 
 def never_come(given: Workers) -> str:

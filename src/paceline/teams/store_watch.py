@@ -14,6 +14,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
+from typing import Literal
 
 from torch._C._distributed_c10d import Store
 
@@ -31,6 +33,7 @@ _LEAST_SILENCE_S = 2.0
 # How long to look for the one who died. Its machine is told at once, others miss its beats.
 _INQUEST_S = 4.0
 _FAILURE = "failure"
+_FailureKind = Literal["died", "failed", "timeout", "deadlock"]
 _NOBODY = "all others have come, so the network is slow or a link is down"
 
 
@@ -51,7 +54,7 @@ class StoreWatch(Watch):
     ) -> None:
         super().__init__()
         self._rank = rank
-        self._members = members
+        self._members = list(members)
         self._members_of = members_of
         self._is_speaker = is_speaker
         self._timeout_s = timeout_s
@@ -65,13 +68,20 @@ class StoreWatch(Watch):
         self._next_notice_s = self._next_check_s = self._notice_s
         self._suspicion: str | None = None
         self._verdict: str | None = None
-        self._last_beat: Future[None] | None = None
         self._clerk = Clerk(store, prefix=prefix)
-        self._put_beat()
+        self._last_beat = self._put_beat()
+        self._last_beat.result(timeout_s)  # whoever looks for it later finds one
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look_on, name="paceline-watch", daemon=True)
         self._thread.start()
         atexit.register(self.close)
+
+    def know_clocks(self, ahead_s: Sequence[float]) -> None:
+        """Learn how far each worker's clock is ahead of this one's."""
+        self._members = [
+            replace(member, ahead_s=each)
+            for member, each in zip(self._members, ahead_s, strict=True)
+        ]
 
     # What the training calls.
 
@@ -81,6 +91,8 @@ class StoreWatch(Watch):
 
     def meet(self, what: str) -> None:
         """Wait until all workers are here."""
+        if self._ended.is_set():
+            raise ValueError(f"these workers were closed, and cannot meet for {what}")
         number = self.counts[MEETING] = self.counts.get(MEETING, 0) + 1
         call = Call(MEETING, what, number)
         thread = threading.get_ident()
@@ -138,7 +150,7 @@ class StoreWatch(Watch):
         """Tell the others why this worker will not come any more."""
         if not isinstance(error, TeamError):
             failure = f"{type(error).__name__}: {first_line(error)}"
-            self._put_failure(f"{self._own} has failed with {failure}", is_timeout=False)
+            self._put_failure("failed", f"{self._own} has failed with {failure}")
 
     def close(self) -> None:
         """Say goodbye and end both threads."""
@@ -146,7 +158,7 @@ class StoreWatch(Watch):
             return
         self._ended.set()
         atexit.unregister(self.close)
-        self._clerk.begin(lambda store: store.set(self._key(self._rank), self._beat(True).encode()))
+        self._put_beat(is_over=True)
         self._clerk.close()
         self._thread.join(self._answer_s)
 
@@ -178,12 +190,9 @@ class StoreWatch(Watch):
             is_over=is_over,
         )
 
-    def _put_beat(self) -> None:
-        if self._last_beat is None or self._last_beat.done():
-            beat = self._beat().encode()
-            self._last_beat = self._clerk.begin(
-                lambda store: store.set(self._key(self._rank), beat)
-            )
+    def _put_beat(self, *, is_over: bool = False) -> Future[None]:
+        beat = self._beat(is_over).encode()
+        return self._clerk.begin(lambda store: store.set(self._key(self._rank), beat))
 
     def _read_beats(self) -> dict[int, Beat]:
         ranks = range(len(self._members))
@@ -199,7 +208,8 @@ class StoreWatch(Watch):
 
     def _look_on(self) -> None:
         while not self._ended.wait(self._beat_s):
-            self._put_beat()
+            if self._last_beat.done():  # the store may be slow
+                self._last_beat = self._put_beat()
             waits = self._beat().waits
             try:
                 self._look_at([wait for wait in waits if wait.call.team != BACKGROUND])
@@ -207,7 +217,7 @@ class StoreWatch(Watch):
                 continue
 
     def _look_at(self, waits: Sequence[Wait]) -> None:
-        if not waits or not self._is_speaker:
+        if not waits:
             return
         wait = max(waits, key=lambda wait: wait.for_s)
         begun_s = time.monotonic() - wait.for_s
@@ -219,11 +229,16 @@ class StoreWatch(Watch):
             self._noticed = wait.call, begun_s
             self._next_notice_s = self._next_check_s = self._notice_s
             self._suspicion = None
-        if wait.for_s >= self._next_notice_s:
+        if wait.for_s >= self._next_notice_s and self._is_speaker:
             self._say(wait)
         if wait.for_s >= self._next_check_s:
             self._next_check_s = wait.for_s + max(2 * self._beat_s, self._notice_s / 4)
-            self._judge()
+            # Where all wait, the first one does. One judge is enough, and spares the store.
+            if self._rank == 0:
+                self._judge()
+            if (verdict := self._find_failure(only="deadlock")) is not None:
+                self._verdict = verdict
+                self._abort()
 
     def _say(self, wait: Wait) -> None:
         missing = self._who_is_missing(wait.call)
@@ -244,9 +259,7 @@ class StoreWatch(Watch):
         is_certain = found is not None and found == self._suspicion
         self._suspicion = found
         if found is not None and is_certain:
-            self._put_failure(found, is_timeout=False)
-            self._verdict = self._find_failure() or found
-            self._abort()
+            self._put_failure("deadlock", found)
 
     # Who is to blame.
 
@@ -283,10 +296,10 @@ class StoreWatch(Watch):
         return f"not there: {join_names(names)}"
 
     def _explain_timeout(self, call: Call) -> TeamError:
-        blame = self._find_failure(but_timeouts=True) or self._find_dead()
+        blame = self._find_failure(but="timeout") or self._find_dead()
         if blame is None:
             blame = f"timed out after {self._timeout_s:g} s; {self._who_is_missing(call)}"
-            self._put_failure(f"{self._own} {blame}", is_timeout=True)
+            self._put_failure("timeout", f"{self._own} {blame}")
         return self._team_error(call, blame)
 
     def _team_error(self, call: Call, blame: str) -> TeamError:
@@ -301,7 +314,7 @@ class StoreWatch(Watch):
             is_late = time.monotonic() > deadline_s
             blame = blame or (self._find_detached() if is_late else None)
             if blame is not None:
-                self._put_failure(blame, is_timeout=False)
+                self._put_failure("died", blame)
             if blame is not None or is_late:
                 return blame
             time.sleep(0.1)
@@ -332,21 +345,24 @@ class StoreWatch(Watch):
 
     # The first failure, which explains those that follow.
 
-    def _put_failure(self, text: str, *, is_timeout: bool) -> None:
-        note = json.dumps({"text": text, "is_timeout": is_timeout})
+    def _put_failure(self, kind: _FailureKind, text: str) -> None:
+        note = json.dumps({"kind": kind, "text": text})
         with contextlib.suppress(UnreachableError):
             self._clerk.ask(
                 lambda store: store.compare_set(_FAILURE, "", note), timeout_s=self._answer_s
             )
 
-    def _find_failure(self, *, but_timeouts: bool = False) -> str | None:
+    def _find_failure(
+        self, *, only: _FailureKind | None = None, but: _FailureKind | None = None
+    ) -> str | None:
         try:
             data = self._clerk.ask(
                 lambda store: get_if_there(store, _FAILURE), timeout_s=self._answer_s
             )
         except UnreachableError:
             return None
-        note = {} if data is None else json.loads(data)
-        if not note or (but_timeouts and note["is_timeout"]):
+        if data is None:
             return None
-        return str(note["text"])
+        note = json.loads(data)
+        is_meant = note["kind"] == (only or note["kind"]) != but
+        return str(note["text"]) if is_meant else None

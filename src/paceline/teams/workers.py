@@ -28,6 +28,7 @@ from paceline.teams.team import Team
 from paceline.teams.watch import Watch
 
 _TIMEOUT_S = 600.0
+_SPEAKING_NODES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,13 +186,7 @@ def _meet(
         return node_names, Watch()
     # All have just left the gathering, so this is the same moment for everybody.
     own_time_s = time.time()
-    times_s = [0.0] * num_workers
-    dist.all_gather_object(times_s, own_time_s)
     node_of = {each: node for node, ranks in enumerate(nodes) for each in ranks}
-    members = [
-        replace(member, node=node_names[node_of[member.rank]], ahead_s=time_s - own_time_s)
-        for (_, _, member), time_s in zip(met, times_s, strict=True)
-    ]
 
     def members_of(team: str, rank: int) -> Sequence[int]:
         partition = {"node": nodes, "across": columns}.get(team.removeprefix("background "))
@@ -204,14 +199,23 @@ def _meet(
         # The first worker's name for this meeting: a job may form its teams more than once.
         prefix=f"paceline/watch/{met[0][0]}",
         rank=rank,
-        members=members,
+        members=[replace(member, node=node_names[node_of[member.rank]]) for _, _, member in met],
         members_of=members_of,
-        # Two of each node: should one of them be the one that is missed, the other says so.
-        is_speaker=nodes[node_of[rank]].index(rank) < 2,
+        is_speaker=_is_speaker(nodes, node_of[rank], rank),
         timeout_s=groups.timeout_s,
         abort=groups.abort,
     )
+    times_s = [0.0] * num_workers
+    dist.all_gather_object(times_s, own_time_s)
+    watch.know_clocks([time_s - own_time_s for time_s in times_s])
     return node_names, watch
+
+
+def _is_speaker(nodes: Sequence[Sequence[int]], own_node: int, rank: int) -> bool:
+    """Whether this worker says who is missing: not all of a large job do, nor ask the store."""
+    is_heard = own_node % -(-len(nodes) // _SPEAKING_NODES) == 0
+    # Two of a node: should one of them be the one that is missed, the other says so.
+    return is_heard and nodes[own_node].index(rank) < 2
 
 
 def _initialise(
