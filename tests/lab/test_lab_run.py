@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from lab_machine import (
@@ -144,6 +145,28 @@ def test_a_worker_killed_by_a_signal_counts_as_in_a_shell() -> None:
         "lab", "run", "--nodes", "1", "--workers", "1", "--", "sh", "-c", "kill -9 $$${local_rank}"
     )
     assert done.returncode == 128 + 9
+
+
+def test_a_killed_agent_is_blamed_not_its_workers(start: Start, tmp_path: Path) -> None:
+    lab = start(
+        *("lab", "run", "--nodes", "2", "--workers", "1", "--json", "--"),
+        *("sh", "-c", f"touch {tmp_path}/$RANK; sleep 62.0123"),
+    )
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+    agents = [
+        child
+        for child in psutil.Process(lab.process.pid).children()
+        if "paceline.lab.agent" in child.cmdline()
+        and any("torchrun1" in word for word in child.cmdline())
+    ]
+    assert len(agents) == 1
+    agents[0].kill()
+    out, err = lab.process.communicate(timeout=60)
+    assert lab.process.returncode == 137
+    said = json.loads(out)
+    assert said["exit_code"] == 137
+    assert said["first_failure"] == {"node": 1, "worker": None, "code": 137}
+    assert "lab: the agent of node 1 was killed by signal 9 (exit code 137)" in err
 
 
 def test_two_labs_at_once(start: Start, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import workloads
+from hosts import launched, live_on, needs_root
 from jobs import DEVICE, run_job, run_launched
 from paceline.teams import Workers, find_workers
 from paceline.teams.workers import form_workers
@@ -102,26 +102,6 @@ def test_a_mesh_tells_who_sits_where() -> None:
         assert "1 dimension" in message
 
 
-def free_port() -> str:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return str(server.getsockname()[1])
-
-
-def launched(prefix: str, nodes: Sequence[Sequence[int]], **names: str) -> list[dict[str, str]]:
-    """One environment for each worker, as a launcher would set it."""
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    num_workers = sum(len(ranks) for ranks in nodes)
-    environments = {}
-    for node, ranks in enumerate(nodes):
-        for place, rank in enumerate(ranks):
-            values = {"rank": rank, "size": num_workers, "place": place, "node": node}
-            environments[rank] = address | {
-                f"{prefix}{name}": str(values[meaning]) for meaning, name in names.items()
-            }
-    return [environments[rank] for rank in range(num_workers)]
-
-
 def find_and_describe() -> dict[str, Any]:
     """Nobody has initialised torch.distributed; finding the workers does."""
     assert not dist.is_initialized()
@@ -144,6 +124,32 @@ def test_under_open_mpi_the_hosts_names_tell() -> None:
     )
     for rank, found in enumerate(run_launched(find_and_describe, environments=environments)):
         assert found == expected([[0, 1, 2]], rank)
+
+
+def find_on_host(is_initialised: bool) -> dict[str, Any]:
+    """As started by hand, by mp.spawn, or by a launcher that numbers no nodes."""
+    live_on(os.environ["TEST_HOST"])
+    if is_initialised:
+        variables = ("RANK", "WORLD_SIZE")
+        rank, size = (int(os.environ.get(name) or os.environ[f"TEST_{name}"]) for name in variables)
+        dist.init_process_group("gloo", rank=rank, world_size=size)
+    return describe(find_workers())
+
+
+@needs_root
+@pytest.mark.parametrize("told", ["local ranks", "ranks", "nothing"])
+def test_where_no_launcher_numbers_nodes_machines_tell(told: str) -> None:
+    nodes = [[0, 1], [2]]
+    prefix = "TEST_" if told == "nothing" else ""
+    names = {"rank": "RANK", "size": "WORLD_SIZE"}
+    names |= {"place": "LOCAL_RANK"} if told == "local ranks" else {}
+    environments = [
+        variables | {"TEST_HOST": "host-a" if rank in nodes[0] else "host-b"}
+        for rank, variables in enumerate(launched(prefix, nodes, **names))
+    ]
+    found = run_launched(find_on_host, told != "local ranks", environments=environments)
+    for rank, each in enumerate(found):
+        assert each == expected(nodes, rank)
 
 
 def attach_alone() -> dict[str, Any]:
@@ -191,7 +197,9 @@ with paceline.attach(model, optimizer, "daso") as pace:
         optimizer.zero_grad()
         model(torch.ones(3, 4) * (rank + 1)).sum().backward()
         optimizer.step()
-same = pace.workers.world.agree(model.weight.sum().item(), "max") == model.weight.sum().item()
+    pace.finish()
+    own = model.weight.sum().item()
+    same = pace.workers.world.agree(own, "max") == own
 print(f"worker {rank} of {pace.workers.world.size} on {pace.workers.nodes}: {same}", flush=True)
 # Gloo may abort in the interpreter's shutdown when another worker is gone already.
 os._exit(0)

@@ -107,6 +107,12 @@ def test_an_error_inside_the_context_detaches_without_exchanging() -> None:
     assert run_job(leave_by_an_error, nodes=(1, 1)) == [0, 0]
 
 
+def test_a_disabled_pace_lets_errors_pass() -> None:
+    model, optimizer = workloads.build("plain", "momentum")
+    with pytest.raises(KeyError, match="labels"), attach(model, optimizer, enabled=False):
+        raise KeyError("labels")
+
+
 def attach_disabled(workers: Workers, folder: str) -> None:
     model, optimizer = workloads.build("plain", "momentum", seed=workers.world.rank)
     alone, alone_optimizer = workloads.build("plain", "momentum", seed=workers.world.rank)

@@ -47,7 +47,7 @@ def run(
 ) -> None:
     """Run a command on every worker of an emulated cluster, started by torchrun.
 
-    The exit code is that of the first worker that fails.
+    The exit code is that of the first worker that fails, or of an agent that is killed.
     """
     import sys
 
@@ -63,8 +63,7 @@ def run(
         code = job.wait()
         failure = job.first_failure()
     if failure is not None:
-        place = f"worker {failure.worker} of node {failure.node}"
-        notes.print(f"lab: {place} failed first, with exit code {failure.code}", soft_wrap=True)
+        notes.print(f"lab: {failure}", soft_wrap=True)
     if json:
         frame.print_json(
             {

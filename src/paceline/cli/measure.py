@@ -113,7 +113,7 @@ def links(
             options += ["--optimizer", optimizer] if optimizer else []
         raise typer.Exit(_run_job(workers, [*options, *(["--json"] if json else [])]))
     if torch.cuda.is_available():
-        torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(place.gpu_index % torch.cuda.device_count())
     device = base.nodes[0].device.name
     job = find_workers()
     step = known_step(make_step(str(device_in_use())), device) if model is not None else None

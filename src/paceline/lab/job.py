@@ -33,11 +33,21 @@ class Seat:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """The first worker that failed: where, and with which exit code."""
+    """The first worker that failed, or agent that was killed: where, and with which exit code."""
 
     node: int
-    worker: int
+    worker: int | None
+    """None for the node's agent."""
     code: int
+
+    def __str__(self) -> str:
+        if self.worker is None:
+            signal_number = self.code - 128
+            return (
+                f"the agent of node {self.node} was killed by signal {signal_number} "
+                f"(exit code {self.code})"
+            )
+        return f"worker {self.worker} of node {self.node} failed first, with exit code {self.code}"
 
 
 class Job:
@@ -56,6 +66,10 @@ class Job:
     ) -> None:
         self._folder = folder
         self._agents: list[subprocess.Popen[bytes]] = []
+        self._is_ending = False
+        self._killed_agent: Failure | None = None
+        # When all agents were last seen alive, or had ended by themselves.
+        self._undisturbed_s = time.monotonic()
         try:
             for index in range(len(seats)):
                 worker = _worker_command(command, folder, slow)
@@ -84,6 +98,7 @@ class Job:
             failed_at: float | None = None
             # Every agent is asked each time: one that still runs must not hide one that failed.
             while None in (codes := [agent.poll() for agent in self._agents]):
+                self._look_for_killed_agent()
                 if failed_at is None and any(codes):
                     failed_at = time.monotonic()
                 if failed_at is not None and time.monotonic() - failed_at > _FAILURE_GRACE_S:
@@ -93,6 +108,7 @@ class Job:
         except BaseException:
             self.end()
             raise
+        self._look_for_killed_agent()
         failure = self.first_failure()
         if failure is not None:
             return failure.code
@@ -101,13 +117,30 @@ class Job:
     def first_failure(self) -> Failure | None:
         """The failure that came first; those of other workers are usually its consequence."""
         notes = [json.loads(path.read_text()) for path in self._folder.glob("failure-*.json")]
+        if self._killed_agent is not None:
+            notes = [note for note in notes if note["monotonic_s"] < self._undisturbed_s]
         if not notes:
-            return None
+            return self._killed_agent
         first = min(notes, key=lambda note: note["monotonic_s"])
         return Failure(node=first["node"], worker=first["worker"], code=first["code"])
 
+    def _look_for_killed_agent(self) -> None:
+        """Note the first agent that a signal ended which was not ours.
+
+        Its workers end with it, and what they say of that comes later.
+        """
+        if self._is_ending or self._killed_agent is not None:
+            return
+        now_s = time.monotonic()
+        for node, agent in enumerate(self._agents):
+            if (agent.poll() or 0) < 0:
+                self._killed_agent = Failure(node=node, worker=None, code=_shell_code(agent))
+                return
+        self._undisturbed_s = now_s
+
     def end(self) -> None:
         """SIGTERM to every agent, then SIGKILL to those that do not answer."""
+        self._is_ending = True
         for agent in self._agents:
             if agent.poll() is None:
                 agent.terminate()

@@ -1,6 +1,6 @@
 """Who works together: teams of workers, and the teams of one job as a worker sees them."""
 
-from paceline.teams.team import Op, Pending, Team
+from paceline.teams.team import Op, Pending, Team, TeamError
 from paceline.teams.workers import Workers, find_workers
 
-__all__ = ["Op", "Pending", "Team", "Workers", "find_workers"]
+__all__ = ["Op", "Pending", "Team", "TeamError", "Workers", "find_workers"]

@@ -22,7 +22,7 @@ def find_gpu(place: Place) -> str | None:
     """
     if not torch.cuda.is_available():
         return None
-    index = place.local_rank % torch.cuda.device_count()
+    index = place.gpu_index % torch.cuda.device_count()
     return f"{socket.gethostname()}/{torch.cuda.get_device_properties(index).uuid}"
 
 

@@ -6,6 +6,7 @@ its own: two threads that call the same team would meet other workers' calls in 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,19 +15,33 @@ from dataclasses import dataclass, field
 import torch
 
 from paceline.teams.team import Pending, Team
+from paceline.teams.watch import BACKGROUND, Call, Watch
+
+_OWN_WORK = Call(BACKGROUND, "work in the background", 0)
 
 
 class BackgroundPending(Pending):
     """A function that runs in the background."""
 
-    def __init__(self, future: Future[torch.cuda.Event | None]) -> None:
+    def __init__(self, future: Future[torch.cuda.Event | None], watch: Watch | None = None) -> None:
         self._future = future
+        self._watch = watch
 
     def wait(self) -> None:
         """Block until the function has returned; what it raised is raised here."""
-        event = self._future.result()
+        event = self._result()
         if event is not None:
             event.wait()
+
+    def _result(self) -> torch.cuda.Event | None:
+        if self._watch is None or self._future.done():
+            return self._future.result()
+        thread, waits = threading.get_ident(), self._watch.waits
+        waits[thread] = _OWN_WORK, time.monotonic()
+        try:
+            return self._future.result()
+        finally:
+            waits.pop(thread, None)
 
     def done(self) -> bool:
         """Whether the function has returned and the device has done its work."""
@@ -42,6 +57,7 @@ class Background:
 
     node: Team
     across: Team
+    watch: Watch = field(default_factory=Watch, repr=False)
     _executor: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="paceline-background")
     )
@@ -50,11 +66,15 @@ class Background:
     def run(self, work: Callable[[], None], *, device: torch.device) -> Pending:
         """Run a function after all background work that was asked for before it."""
         if device.type != "cuda":
-            return BackgroundPending(self._executor.submit(_on_cpu, work))
+            return self._pending(self._executor.submit(_on_cpu, work))
         index = torch.cuda.current_device() if device.index is None else device.index
         stream = self._streams.setdefault(index, torch.cuda.Stream(index))  # type: ignore[no-untyped-call]
         ready = torch.cuda.current_stream(index).record_event()
-        return BackgroundPending(self._executor.submit(_on_stream, work, stream, ready))
+        return self._pending(self._executor.submit(_on_stream, work, stream, ready))
+
+    def _pending(self, future: Future[torch.cuda.Event | None]) -> Pending:
+        self.watch.background_work = future
+        return BackgroundPending(future, self.watch)
 
     def pause(self, seconds: float) -> None:
         """Leave the links to others for a while; called from background work."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from threading import get_ident
+from time import monotonic
 
 import torch
 import torch.distributed as dist
 
+from paceline.teams.groups import home_device
 from paceline.teams.team import Op, Pending, Team
+from paceline.teams.watch import Call, Watch, is_about_connections
 
 # torch 2.13 renamed these two; earlier versions know the old names alone.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -23,17 +27,29 @@ _REDUCE_OPS = {
 
 
 class WorkPending(Pending):
-    """A ``torch.distributed`` work handle."""
+    """A ``torch.distributed`` work handle; its waits are known to the watch."""
 
-    def __init__(self, work: dist.Work | None, *, is_on_host: bool = False) -> None:
+    def __init__(
+        self, work: dist.Work | None, call: Call, watch: Watch, *, is_on_host: bool = False
+    ) -> None:
         self._work = work
+        self._call = call
+        self._watch = watch
         self._is_on_host = is_on_host
 
     def wait(self) -> None:
         """Block until the work is done (on CUDA: until the stream knows to wait for it)."""
-        if self._work is not None:
+        if self._work is None:
+            return
+        thread, waits = get_ident(), self._watch.waits
+        waits[thread] = self._call, monotonic()
+        try:
             self._work.wait()
-            self._work = None
+        except RuntimeError as error:
+            raise self._watch.explain(self._call, error) from error
+        finally:
+            waits.pop(thread, None)
+        self._work = None
 
     def done(self) -> bool:
         """Whether the work is done."""
@@ -69,13 +85,29 @@ class StagedPending(Pending):
 class GroupTeam(Team):
     """A team on a process group that this worker is a member of."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self.group = group
+    def __init__(
+        self, group: dist.ProcessGroup, *, name: str = "team", watch: Watch | None = None
+    ) -> None:
+        self._name = name
+        self._watch = Watch() if watch is None else watch
+        self._num_begun = 0
+        self._group: dist.ProcessGroup | None = group
         # Gloo's collectives stage a GPU's tensors; its messages would take them for the host's.
         self._stages_messages = "cuda:gloo" in dist.get_backend_config(group)
         self._ranks = dist.get_process_group_ranks(group)
         self._rank = dist.get_rank(group)
         self._bytes_handed = 0
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The process group."""
+        if self._group is None:
+            raise ValueError("this team was closed; find the workers again (attach does)")
+        return self._group
+
+    def close(self) -> None:
+        """Let go of the group, which lives as long as anybody holds it."""
+        self._group = None
 
     @property
     def size(self) -> int:
@@ -97,9 +129,25 @@ class GroupTeam(Team):
         """Where a GPU's messages go by NCCL."""
         return "nccl" in dist.get_backend_config(self.group)
 
-    def _pending(self, tensor: torch.Tensor, work: dist.Work | None) -> Pending:
-        self._bytes_handed += tensor.nbytes
-        return WorkPending(work, is_on_host=tensor.device.type == "cpu")
+    def _begin(
+        self,
+        kind: str,
+        tensor: torch.Tensor,
+        begin: Callable[[], dist.Work | None],
+        *,
+        peer: int | None = None,
+    ) -> Pending:
+        if peer is None:  # messages are not everybody's
+            self._num_begun += 1
+            self._watch.counts[self._name] = self._num_begun
+        call = Call(self._name, kind, self._num_begun, peer)
+        try:
+            work = begin()
+        except RuntimeError as error:
+            if not is_about_connections(error):
+                raise
+            raise self._watch.explain(call, error) from error
+        return WorkPending(work, call, self._watch, is_on_host=tensor.device.type == "cpu")
 
     def all_reduce(self, tensor: torch.Tensor, op: Op = "sum") -> Pending:
         """Combine the members' tensors in place.
@@ -109,49 +157,75 @@ class GroupTeam(Team):
         """
         if op == "mean" and self.size > 1:
             tensor.div_(self.size)
-        work = dist.all_reduce(tensor, _REDUCE_OPS[op], self.group, async_op=True)
-        return self._pending(tensor, work)
+        self._bytes_handed += tensor.nbytes
+        return self._begin(
+            "all_reduce",
+            tensor,
+            lambda: dist.all_reduce(tensor, _REDUCE_OPS[op], self.group, async_op=True),
+        )
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> Pending:
         """Give every member the source's tensor."""
-        work = dist.broadcast(tensor, self._ranks[source], self.group, async_op=True)
-        return self._pending(tensor, work)
+        self._bytes_handed += tensor.nbytes
+        return self._begin(
+            "broadcast",
+            tensor,
+            lambda: dist.broadcast(tensor, self._ranks[source], self.group, async_op=True),
+        )
 
     def reduce_scatter(self, output: torch.Tensor, tensor: torch.Tensor, op: Op = "sum") -> Pending:
         """Combine the members' tensors; each gets its share."""
         if op == "mean" and self.size > 1:
             tensor.div_(self.size)
-        work = _reduce_scatter(output, tensor, _REDUCE_OPS[op], self.group, async_op=True)
-        return self._pending(tensor, work)
+        self._bytes_handed += tensor.nbytes
+        return self._begin(
+            "reduce_scatter",
+            tensor,
+            lambda: _reduce_scatter(output, tensor, _REDUCE_OPS[op], self.group, async_op=True),
+        )
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> Pending:
         """Lay the members' tensors one after another."""
-        work = _all_gather(output, tensor, self.group, async_op=True)
-        return self._pending(tensor, work)
+        self._bytes_handed += tensor.nbytes
+        return self._begin(
+            "all_gather",
+            tensor,
+            lambda: _all_gather(output, tensor, self.group, async_op=True),
+        )
 
     def send(self, tensor: torch.Tensor, to: int) -> Pending:
         """Send to one member."""
         message = tensor.cpu() if self._stages_messages else tensor
-        return self._pending(message, dist.isend(message, self._ranks[to], self.group))
+        self._bytes_handed += message.nbytes
+        peer = self._ranks[to]
+        return self._begin(
+            "send", message, lambda: dist.isend(message, peer, self.group), peer=peer
+        )
 
     def receive(self, tensor: torch.Tensor, source: int) -> Pending:
         """Receive from one member; nothing is handed over."""
+        peer = self._ranks[source]
+
+        def receive_into(target: torch.Tensor) -> Pending:
+            return self._begin(
+                "receive", target, lambda: dist.irecv(target, peer, self.group), peer=peer
+            )
+
         if not (tensor.is_cuda and self._stages_messages):
-            return WorkPending(dist.irecv(tensor, self._ranks[source], self.group))
+            return receive_into(tensor)
         staged = torch.empty_like(tensor, device="cpu", pin_memory=True)
-        work = WorkPending(dist.irecv(staged, self._ranks[source], self.group))
-        return StagedPending(work, staged, tensor)
+        return StagedPending(receive_into(staged), staged, tensor)
 
     def agree(self, number: float, op: Op = "mean") -> float:
         """Combine one number of every member."""
         # float64: Python's own precision, so that step counts and times survive.
-        value = torch.tensor([number], dtype=torch.float64, device=_home_device(self.group))
+        value = torch.tensor([number], dtype=torch.float64, device=home_device(self.group))
         self.all_reduce(value, op).wait()
         return float(value.item())
 
     def gather(self, data: bytes) -> list[bytes]:
         """Everybody's bytes: first their lengths, then all of them, padded to the longest."""
-        device = _home_device(self.group)
+        device = home_device(self.group)
         lengths = torch.zeros(self.size, dtype=torch.int64, device=device)
         own_length = torch.tensor([len(data)], dtype=torch.int64, device=device)
         self.all_gather(lengths, own_length).wait()
@@ -164,10 +238,3 @@ class GroupTeam(Team):
             row[:length].numpy().tobytes()
             for row, length in zip(rows, lengths.tolist(), strict=True)
         ]
-
-
-def _home_device(group: dist.ProcessGroup) -> torch.device:
-    """Where a tensor must live for the group to take it: the CPU, unless it has no CPU backend."""
-    if "cpu:" in dist.get_backend_config(group):
-        return torch.device("cpu")
-    return torch.device("cuda", torch.cuda.current_device())

@@ -13,10 +13,21 @@ class Place:
     launcher: str
     rank: int
     num_workers: int
-    local_rank: int
+    # Chooses a GPU, and nothing else. None where the launcher did not say.
+    local_rank: int | None
     # Unique to a machine within the job; only compared, never interpreted. None where the launcher
-    # numbers no machines, and only their names tell them apart.
+    # numbers no machines, and only what they say of themselves tells them apart.
     node: int | None
+
+    @property
+    def gpu_index(self) -> int:
+        """Which of the machine's GPUs is this worker's."""
+        if self.local_rank is None:
+            raise ValueError(
+                f"{self.launcher} set RANK but not LOCAL_RANK; start the script with torchrun, "
+                "srun or mpirun, or call torch.distributed.init_process_group before"
+            )
+        return self.local_rank
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,18 +73,17 @@ def find_place(environment: Mapping[str, str]) -> Place:
     for names in _LAUNCHERS:
         if names.rank in environment and names.num_workers in environment:
             return _read(names, environment)
-    return Place(launcher="none", rank=0, num_workers=1, local_rank=0, node=0)
+    return Place(launcher="none", rank=0, num_workers=1, local_rank=0, node=None)
 
 
 def _read(names: _Variables, environment: Mapping[str, str]) -> Place:
+    def number_if_set(name: str | None) -> int | None:
+        # Lightning's and other people's launchers imitate torchrun, but not all of it.
+        return None if name is None or name not in environment else number(name)
+
     def number(name: str) -> int:
         try:
             return int(environment[name])
-        except KeyError:
-            raise ValueError(
-                f"{names.launcher} set {names.rank} but not {name}; start the script with "
-                "torchrun, srun or mpirun, or set all of its variables"
-            ) from None
         except ValueError:
             raise ValueError(
                 f"{name}={environment[name]!r} is not a whole number; unset it, or start the "
@@ -84,6 +94,6 @@ def _read(names: _Variables, environment: Mapping[str, str]) -> Place:
         launcher=names.launcher,
         rank=number(names.rank),
         num_workers=number(names.num_workers),
-        local_rank=number(names.local_rank),
-        node=None if names.node is None else number(names.node),
+        local_rank=number_if_set(names.local_rank),
+        node=number_if_set(names.node),
     )

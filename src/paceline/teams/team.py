@@ -15,6 +15,10 @@ import torch
 Op = Literal["sum", "mean", "max", "min"]
 
 
+class TeamError(RuntimeError):
+    """Workers cannot go on together: one has died, or has not come, or they wait for each other."""
+
+
 class Pending(ABC):
     """Something under way: a result that will be needed later."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -16,12 +17,18 @@ from torch.distributed.rendezvous import rendezvous
 
 from paceline.teams.backend import agree_on_backend, find_gpu
 from paceline.teams.background import Background
+from paceline.teams.beat import Member
 from paceline.teams.emulated import EmulatedTeam, link_of_node
 from paceline.teams.group import GroupTeam
+from paceline.teams.groups import Groups, default_store
+from paceline.teams.host import machine
 from paceline.teams.launcher import Place, find_place
+from paceline.teams.store_watch import StoreWatch
 from paceline.teams.team import Team
+from paceline.teams.watch import Watch
 
-_TIMEOUT = timedelta(minutes=10)
+_TIMEOUT_S = 600.0
+_SPEAKING_NODES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +47,10 @@ class Workers:
     node_names: tuple[str, ...]
     clock: Callable[[], float] = time.perf_counter
     """Seconds since some moment; virtual seconds in a rehearsal."""
+    watch: Watch = field(default_factory=Watch, repr=False)
+    """Who waits where; says who has not come."""
+    _groups: Groups | None = field(default=None, repr=False)
+    _teams: tuple[GroupTeam, ...] = field(default=(), repr=False)
 
     @property
     def num_nodes(self) -> int:
@@ -61,29 +72,55 @@ class Workers:
         """How many local indices every node has: the number of teams that span all nodes."""
         return min(len(ranks) for ranks in self.nodes)
 
+    def close(self) -> None:
+        """Give back threads and connections; the teams are of no use any more.
+
+        Nothing is said to the other workers, which may be busy or gone. The default process group
+        stays as it is.
+        """
+        if self._groups is None:
+            self.background.close()
+            return
+        self.watch.close()
+        for team in self._teams:
+            team.close()
+        self._groups.close(self.background)
+
 
 def find_workers(
     mesh: DeviceMesh | None = None,
     *,
     backend: str | None = None,
+    timeout_s: float | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Workers:
     """The workers of this job, from a two-dimensional ``mesh`` (nodes x workers) or the launcher.
 
     Initialises ``torch.distributed`` if the user has not: NCCL for CUDA and Gloo for CPU tensors
     where there is a GPU for each worker, Gloo alone otherwise; ``backend`` chooses another.
+
+    ``timeout_s`` is how long a worker waits for the others before it gives up: by default as long
+    as the process group was told to, ten minutes if it is initialised here.
     """
     place = find_place(environment)
     if not dist.is_initialized():
-        _initialise(place, backend, environment)
+        _initialise(place, backend, timeout_s, environment)
     nodes = _nodes_of_mesh(mesh) if mesh is not None else _nodes_of_job(place)
-    return form_workers(nodes, environment=environment)
+    return form_workers(nodes, timeout_s=timeout_s, environment=environment)
 
 
 def form_workers(
-    nodes: Sequence[Sequence[int]], *, environment: Mapping[str, str] = os.environ
+    nodes: Sequence[Sequence[int]],
+    *,
+    timeout_s: float | None = None,
+    environment: Mapping[str, str] = os.environ,
 ) -> Workers:
-    """Form the teams of a job whose node ``i`` has the ranks ``nodes[i]``. All workers call it."""
+    """Form the teams of a job whose node ``i`` has the ranks ``nodes[i]``. All workers call it.
+
+    ``timeout_s`` is by default the default process group's.
+    """
+    if timeout_s is not None and not timeout_s > 0:
+        raise ValueError(f"timeout_s={timeout_s} must be more than 0")
     num_workers = dist.get_world_size()
     if sorted(rank for ranks in nodes for rank in ranks) != list(range(num_workers)):
         raise ValueError(
@@ -97,51 +134,98 @@ def form_workers(
     own_node = next(i for i, ranks in enumerate(nodes) if dist.get_rank() in ranks)
     link = link_of_node(environment, own_node)
 
-    def team(group: dist.ProcessGroup, ranks: Sequence[int]) -> Team:
+    groups = Groups(timeout_s)
+    teams: list[GroupTeam] = []
+    partitions: dict[str, Sequence[Sequence[int]]] = {
+        # A group of its own: what the user calls on the default one cannot meet our calls.
+        "world": [range(num_workers)],
+        "node": nodes,
+        "across": columns,
+        "background node": nodes,
+        "background across": columns,
+    }
+    made = {name: groups.make(partition) for name, partition in partitions.items()}
+    node_names, watch = _meet(nodes, columns, groups)
+
+    def team(name: str) -> Team:
+        plain = GroupTeam(made[name], name=name, watch=watch)
+        teams.append(plain)
+        ranks = dist.get_process_group_ranks(made[name])
         num_local = len(set(ranks) & set(nodes[own_node]))
-        plain = GroupTeam(group)
         return (
             plain
             if link is None or num_local == len(ranks)
             else EmulatedTeam(plain, link, num_local)
         )
 
-    assert dist.group.WORLD is not None
-    own_column = next(ranks for ranks in columns if dist.get_rank() in ranks)
-    background = Background(
-        node=team(_own_group(nodes), nodes[own_node]),
-        across=team(_own_group(columns), own_column),
-    )
     return Workers(
-        world=team(dist.group.WORLD, range(num_workers)),
-        node=team(_own_group(nodes), nodes[own_node]),
-        across=team(_own_group(columns), own_column),
-        background=background,
+        world=team("world"),
+        node=team("node"),
+        across=team("across"),
+        background=Background(
+            node=team("background node"), across=team("background across"), watch=watch
+        ),
         nodes=tuple(tuple(ranks) for ranks in nodes),
-        node_names=_node_names(nodes),
+        node_names=node_names,
+        watch=watch,
+        _groups=groups,
+        _teams=tuple(teams),
     )
 
 
-def _node_names(nodes: Sequence[Sequence[int]]) -> tuple[str, ...]:
-    """What to call each node in a message: its number and its host's name."""
-    hosts: list[str] = [""] * dist.get_world_size()
-    dist.all_gather_object(hosts, socket.gethostname())
-    return tuple(f"node {i} ({hosts[ranks[0]]})" for i, ranks in enumerate(nodes))
+def _meet(
+    nodes: Sequence[Sequence[int]], columns: Sequence[Sequence[int]], groups: Groups
+) -> tuple[tuple[str, ...], Watch]:
+    """Learn who the others are: what to call each node in a message, and how to watch them."""
+    rank, num_workers = dist.get_rank(), dist.get_world_size()
+    told: list[tuple[str, str, Member] | None] = [None] * num_workers
+    dist.all_gather_object(told, (uuid.uuid4().hex, socket.gethostname(), Member.own(rank)))
+    met = [each for each in told if each is not None]
+    node_names = tuple(f"node {i} ({met[ranks[0]][1]})" for i, ranks in enumerate(nodes))
+    if num_workers == 1:
+        return node_names, Watch()
+    # All have just left the gathering, so this is the same moment for everybody.
+    own_time_s = time.time()
+    node_of = {each: node for node, ranks in enumerate(nodes) for each in ranks}
+
+    def members_of(team: str, rank: int) -> Sequence[int]:
+        partition = {"node": nodes, "across": columns}.get(team.removeprefix("background "))
+        if partition is None:
+            return range(num_workers)
+        return next(ranks for ranks in partition if rank in ranks)
+
+    watch = StoreWatch(
+        default_store(),
+        # The first worker's name for this meeting: a job may form its teams more than once.
+        prefix=f"paceline/watch/{met[0][0]}",
+        rank=rank,
+        members=[replace(member, node=node_names[node_of[member.rank]]) for _, _, member in met],
+        members_of=members_of,
+        is_speaker=_is_speaker(nodes, node_of[rank], rank),
+        timeout_s=groups.timeout_s,
+        abort=groups.abort,
+    )
+    times_s = [0.0] * num_workers
+    dist.all_gather_object(times_s, own_time_s)
+    watch.know_clocks([time_s - own_time_s for time_s in times_s])
+    return node_names, watch
 
 
-def _own_group(partition: Sequence[Sequence[int]]) -> dist.ProcessGroup:
-    """Create the groups of a partition of all workers (a collective call); return this worker's."""
-    groups = [list(ranks) for ranks in partition]
-    group, _ = dist.new_subgroups_by_enumeration(groups)  # type: ignore[no-untyped-call]
-    assert isinstance(group, dist.ProcessGroup)
-    return group
+def _is_speaker(nodes: Sequence[Sequence[int]], own_node: int, rank: int) -> bool:
+    """Whether this worker says who is missing: not all of a large job do, nor ask the store."""
+    is_heard = own_node % -(-len(nodes) // _SPEAKING_NODES) == 0
+    # Two of a node: should one of them be the one that is missed, the other says so.
+    return is_heard and nodes[own_node].index(rank) < 2
 
 
-def _initialise(place: Place, backend: str | None, environment: Mapping[str, str]) -> None:
+def _initialise(
+    place: Place, backend: str | None, timeout_s: float | None, environment: Mapping[str, str]
+) -> None:
     store: Store
+    timeout = timedelta(seconds=_TIMEOUT_S if timeout_s is None else timeout_s)
     if "MASTER_ADDR" in environment:
         meeting = rendezvous(
-            "env://", rank=place.rank, world_size=place.num_workers, timeout=_TIMEOUT
+            "env://", rank=place.rank, world_size=place.num_workers, timeout=timeout
         )
         store = next(meeting)[0]
     elif place.num_workers == 1:
@@ -156,15 +240,15 @@ def _initialise(place: Place, backend: str | None, environment: Mapping[str, str
         store=store,
         rank=place.rank,
         world_size=place.num_workers,
-        timeout=_TIMEOUT,
+        timeout=timeout,
     )
 
 
 def _nodes_of_job(place: Place) -> list[list[int]]:
-    """Who sits where: every worker tells its node's number or name, so nodes may be unequal."""
+    """Who sits where: every worker tells its node's number or machine; nodes may be unequal."""
     # As objects: torch finds them a device that the group's backend can reach.
     told: list[int | str] = [0] * dist.get_world_size()
-    dist.all_gather_object(told, socket.gethostname() if place.node is None else place.node)
+    dist.all_gather_object(told, machine() if place.node is None else place.node)
     nodes: dict[int | str, list[int]] = {}
     for rank, node in enumerate(told):
         nodes.setdefault(node, []).append(rank)

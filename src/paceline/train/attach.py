@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ def attach(
     strategy: str | Strategy = "daso",
     *,
     workers: Workers | DeviceMesh | None = None,
+    timeout: float | timedelta | None = None,
     buffers: BufferMode = "mean",
     metric: Callable[[], float] | None = None,
     report_every: int = 100,
@@ -44,6 +46,8 @@ def attach(
         strategy: A name (``paceline strategies`` lists them) or a strategy object.
         workers: The workers of the job. By default they are found from the launcher (torchrun,
             Slurm, Open MPI); a two-dimensional ``DeviceMesh``, nodes x workers, also tells.
+        timeout: How long a worker waits for the others before it gives up with a ``TeamError``:
+            seconds, or a ``timedelta``. By default the process group's own timeout.
         buffers: What becomes of batch-norm statistics and other buffers at exchanges: ``"mean"``
             averages them over those who exchange, ``"broadcast"`` takes those of the first of
             them, ``"keep"`` leaves each worker its own.
@@ -65,14 +69,21 @@ def attach(
         raise ValueError(f"buffers={buffers!r} is not known; use 'mean', 'keep' or 'broadcast'")
     if report_every < 1:
         raise ValueError(f"report_every={report_every} must be at least 1")
+    timeout_s = _seconds(timeout)
     chosen = make_strategy(strategy, **options)
     tracer = None if trace is None else Tracer(trace, trace_steps)
+    if isinstance(workers, Workers) and timeout_s is not None:
+        raise ValueError(
+            "workers that exist have their timeout: leave timeout= out here, and give it to "
+            "find_workers(timeout_s=...)"
+        )
     guard.check_model(model)
     guard.check_optimizers(model, optimizers)
     guard.claim(list(model.parameters()), chosen)
+    own_workers = None
     try:
         if not isinstance(workers, Workers):
-            workers = find_workers(workers)
+            workers = own_workers = find_workers(workers, timeout_s=timeout_s)
         if tracer is not None:
             workers = traced_workers(workers, tracer)
         return Pace(
@@ -85,7 +96,17 @@ def attach(
             report_every=report_every,
             monitor=Monitor(tensorboard if workers.world.rank == 0 else None),
             tracer=tracer,
+            owns_workers=own_workers is not None,
         )
     except BaseException:
         guard.release(chosen)
+        if own_workers is not None:
+            own_workers.close()
         raise
+
+
+def _seconds(timeout: float | timedelta | None) -> float | None:
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if seconds is not None and not seconds > 0:
+        raise ValueError(f"timeout={timeout} must be more than 0 seconds")
+    return seconds

@@ -40,6 +40,9 @@ class IdlePace(Pace):
     def finish(self, *, optimizer_state: bool = False) -> None:
         """There is only one worker."""
 
+    def _fail(self, error: BaseException) -> None:
+        """Nobody waits."""
+
     def detach(self) -> None:
         """Nothing was attached."""
 

@@ -46,9 +46,11 @@ class Pace:
         report_every: int,
         monitor: Monitor,
         tracer: Tracer | None,
+        owns_workers: bool = False,
     ) -> None:
         self.strategy = strategy
         self.workers = workers
+        self._owns_workers = owns_workers
         self.stats = Stats()
         self._model = model
         self._optimizers = list(optimizers)
@@ -98,9 +100,14 @@ class Pace:
         trace: TracebackType | None,
     ) -> None:
         # After an error the other workers may be gone; nothing is exchanged any more.
-        if kind is None:
+        if error is None:
             self.finish()
+        else:
+            self._fail(error)
         self.detach()
+
+    def _fail(self, error: BaseException) -> None:
+        self.workers.watch.fail(error)
 
     @contextlib.contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -169,6 +176,7 @@ class Pace:
         self._refuse_inside_join("finish()")
         self._steps.close_round()
         self._count_broken_step(are_dropped=False)
+        self.workers.watch.meet("finish()")
         if not self._is_finished:
             self._finish_training()
             self._is_finished = True
@@ -206,7 +214,10 @@ class Pace:
         )
 
     def detach(self) -> None:
-        """Remove all hooks; model and optimizer are as before, and so is the class of both."""
+        """Remove all hooks; model and optimizer are as before, and so is the class of both.
+
+        The workers that ``attach`` found are closed; those it was given stay open.
+        """
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -215,6 +226,8 @@ class Pace:
         guard.release(self.strategy)
         self._buckets.release()
         self._monitor.close()
+        if self._owns_workers:
+            self.workers.close()
 
     def state_dict(self) -> dict[str, Any]:
         """The strategy's whole state on this worker, with what is under way (which it waits for).
@@ -470,6 +483,7 @@ class Pace:
         )
         self._step_start_s, self._counted = now_s, (waited_s, merged_s)
         self.stats.steps.append(times)
+        self.workers.watch.at_step(self.strategy.step)
         if self._tracer is not None:
             self._tracer.end_step(self.stats.num_steps)
         self.stats.status = self.strategy.status()
