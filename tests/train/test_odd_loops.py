@@ -438,7 +438,7 @@ def go_on_with_sync(workers: Workers, average: bool) -> tuple[torch.Tensor, list
         with attach(model, optimizer, "sync", workers=workers) as pace:
             train()
             before = workloads.flat_state(model)
-    momenta = [state["momentum_buffer"].flatten() for state in optimizer.state.values()]
+    momenta = [state["momentum_buffer"].cpu().flatten() for state in optimizer.state.values()]
     return torch.cat([before, *momenta]), [str(each.message) for each in caught]
 
 

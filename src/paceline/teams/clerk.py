@@ -34,9 +34,10 @@ class Clerk:
         connection.set_timeout(timedelta(seconds=_ANSWER_S))
         self._late: Future[Any] | None = None
         self._requests: SimpleQueue[_Request | None] = SimpleQueue()
-        threading.Thread(
+        self._thread = threading.Thread(
             target=_serve, args=[connection, self._requests], name="paceline-store", daemon=True
-        ).start()
+        )
+        self._thread.start()
 
     def begin(self, request: Callable[[Store], T]) -> Future[T]:
         """Ask for something."""
@@ -61,9 +62,13 @@ class Clerk:
             self._late = future
             raise UnreachableError(str(error)) from error
 
-    def close(self) -> None:
-        """End the thread after what was asked before."""
+    def close(self, *, timeout_s: float = _ANSWER_S) -> None:
+        """End the thread after what was asked before.
+
+        A thread that is back from the store while Python ends would end the process with SIGABRT.
+        """
         self._requests.put(None)
+        self._thread.join(timeout_s)
 
 
 def _serve(store: Store, requests: SimpleQueue[_Request | None]) -> None:

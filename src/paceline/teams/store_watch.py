@@ -159,8 +159,8 @@ class StoreWatch(Watch):
         self._ended.set()
         atexit.unregister(self.close)
         self._put_beat(is_over=True)
-        self._clerk.close()
         self._thread.join(self._answer_s)
+        self._clerk.close(timeout_s=self._answer_s)
 
     # Signs of life.
 
