@@ -39,8 +39,8 @@ def time_all_reduces(out: Path, largest_bytes: int) -> None:
     """What each worker of a measured job runs."""
     import torch.distributed as dist
 
+    from paceline.measure.links import SIZES_BYTES, time_collective_s
     from paceline.teams import find_workers
-    from paceline.teams.measured_links import SIZES_BYTES, time_collective_s
 
     world = find_workers().world
     sizes = [size for size in SIZES_BYTES if SMALLEST_BYTES <= size <= largest_bytes]

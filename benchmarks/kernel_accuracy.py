@@ -27,10 +27,10 @@ from typing import Any
 import torch
 
 from paceline.kernels.family import family_of
-from paceline.kernels.fit import fit_profile
 from paceline.kernels.fitted import FittedModel
 from paceline.kernels.model import KernelModel
 from paceline.kernels.profile import Profile, load_profile
+from paceline.measure.kernel_fit import fit_profile
 from paceline.rehearse.compute import compute_cost
 from paceline.steps import Capture, capture_step, zoo_step
 from paceline.steps.file import capture_from_dict

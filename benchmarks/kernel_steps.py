@@ -24,8 +24,8 @@ import torch
 from torch import nn
 
 from paceline.cluster.device import Precision
-from paceline.kernels.measure import machine_facts
-from paceline.kernels.real_step import measure_step
+from paceline.measure.kernels import machine_facts
+from paceline.measure.real_step import measure_step
 from paceline.steps import Step, capture_step, zoo_step
 from paceline.steps.file import capture_to_dict
 from paceline.steps.source import OPTIMIZERS, classification_loss

@@ -24,9 +24,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from paceline.lab.entry import Entry, Start, entry_maker
 from paceline.lab.lab import Lab
 from paceline.lab.layout import lay_out
+from paceline.race.entry import Entry, Start, entry_maker
 from paceline.teams import Workers, find_workers
 from paceline.zoo import build_model, zoo_entry
 

@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from paceline.collectives import Route, Topology, collective_s
-from paceline.collectives.fit import fit_constants, mean_error
 from paceline.collectives.formulas import ring_all_reduce_s
+from paceline.measure.link_fit import fit_constants, mean_error
 
 DATA = Path(__file__).parent / "data" / "nccl_allreduce.csv"
 RESULT = Path(__file__).parent.parent / "docs" / "results" / "nccl_allreduce.json"

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from paceline.lab.layout import lay_out
-from paceline.lab.peers import PEERS
-from paceline.lab.race import run_race
-from paceline.lab.task import RaceSettings
+from paceline.race.peers import PEERS
+from paceline.race.race import run_race
+from paceline.race.task import RaceSettings
 
 OURS = ("daso", "sync-hierarchical", "local-sgd", "diloco", "streaming-diloco")
 

@@ -32,15 +32,15 @@ from rich.console import Console
 from rich.table import Table
 
 from paceline.cluster import Cluster, dump_cluster, load_cluster, parse_cluster
-from paceline.lab.entry import Entry, Start, entry_maker
 from paceline.lab.lab import Lab
 from paceline.lab.layout import lay_out
+from paceline.measure.known_step import known_step
+from paceline.measure.links import measure_links, measured_cluster
+from paceline.measure.workers import measure_workers
+from paceline.race.entry import Entry, Start, entry_maker
 from paceline.rehearse import predict
-from paceline.rehearse.known_step import known_step
 from paceline.steps import Step, zoo_step
 from paceline.teams import Workers, find_workers
-from paceline.teams.measured_links import measure_links, measured_cluster
-from paceline.teams.measured_workers import measure_workers
 
 LAYOUTS = ("2x1", "2x2", "4x1", "3x2")
 LINKS = ("50mbit", "200mbit", "1gbit")

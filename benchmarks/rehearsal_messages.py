@@ -26,13 +26,13 @@ from rich.table import Table
 
 from paceline import attach
 from paceline.cluster import dump_cluster, load_cluster, parse_cluster
+from paceline.measure.known_step import known_step
+from paceline.measure.links import measure_links, measured_cluster
+from paceline.measure.workers import measure_workers
 from paceline.rehearse import predict
-from paceline.rehearse.known_step import known_step
 from paceline.steps import zoo_step
 from paceline.strategies import Strategy
 from paceline.teams import Workers, find_workers
-from paceline.teams.measured_links import measure_links, measured_cluster
-from paceline.teams.measured_workers import measure_workers
 from rehearsal_accuracy import RESULT, SIZES_BYTES, mean_of, measure, real_step
 
 MODEL, BATCH = "small-gpt", 16

@@ -11,7 +11,8 @@ from functools import cache
 import torch
 
 from paceline.cluster.devices import load_device
-from paceline.kernels import FittedModel, Profile, Timing, fit_profile
+from paceline.kernels import FittedModel, Profile, Timing
+from paceline.measure.kernel_fit import fit_profile
 from paceline.steps import Kernel, Operand
 
 DEVICE = load_device("h200")

@@ -17,13 +17,17 @@ ORDER = (
     "kernels",
     "collectives",
     "teams",
+    "traces",
     "strategies",
     "train",
     "rehearse",
-    "study",
+    "measure",
     "lab",
+    "race",
     "cli",
 )
+# Folders that may know less than the order would let them.
+ONLY = {"teams": ("cluster", "teams")}
 # Root files import nothing of the folders, so anybody may import them.
 ROOT_FILES = ("ending", "version")
 
@@ -48,9 +52,10 @@ def imported_modules(tree: ast.AST, package: str) -> list[tuple[int, str]]:
 
 
 def violations(source: str, folder: str, path: str = "made_up.py") -> list[str]:
-    """What a file of ``folder`` imports that lies below it."""
+    """What a file of ``folder`` imports that it may not."""
     package = ".".join(["paceline", folder, *Path(path).parent.parts[1:]])
-    allowed = (*ORDER[: ORDER.index(folder) + 1], *ROOT_FILES)
+    above = ONLY.get(folder, ORDER[: ORDER.index(folder) + 1])
+    allowed = (*above, *ROOT_FILES)
     return [
         f"{path}:{line}: {folder} may not import {name}"
         for line, name in imported_modules(ast.parse(source), package)
@@ -80,6 +85,8 @@ def test_imports_go_up(path: Path) -> None:
         "from ..lab import job",
         "def f() -> None:\n    from paceline.train import attach",
         "if TYPE_CHECKING:\n    from paceline.strategies import Strategy",
+        # Above teams, but none of their business.
+        "from paceline.zoo import build_model",
         # Public names come from everywhere, so they are below everybody.
         "import paceline",
         "from paceline import Cluster",
@@ -97,7 +104,6 @@ def test_the_check_catches_a_violation(source: str) -> None:
         "from .team import Team",
         "from . import team",
         "from ..cluster import Cluster",
-        "from paceline.zoo import build_model",
         "from paceline.version import __version__",
     ],
 )

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from paceline.cluster import load_cluster
-from paceline.collectives import Kind, Library, Route, Topology, collective_s, formulas
+from paceline.cluster.collective import CollectiveKind, Library
+from paceline.collectives import Route, Topology, collective_s, formulas
 from paceline.collectives.topology import topology_of
 
 INSIDE = Route(latency_s=3.4e-6, bandwidth_bytes_per_s=235e9)
@@ -20,9 +21,9 @@ def topology(num_nodes: int = 1, workers_per_node: int = 8, **changes: Any) -> T
     return Topology(num_nodes=num_nodes, workers_per_node=workers_per_node, **values | changes)
 
 
-@pytest.mark.parametrize("kind", get_args(Kind))
+@pytest.mark.parametrize("kind", get_args(CollectiveKind))
 @pytest.mark.parametrize("library", get_args(Library))
-def test_one_worker_costs_nothing(kind: Kind, library: Library) -> None:
+def test_one_worker_costs_nothing(kind: CollectiveKind, library: Library) -> None:
     assert collective_s(kind, 1e9, topology(1, 1), library=library, call_s=1.0) == 0
 
 
@@ -92,7 +93,7 @@ def test_gloo_is_a_ring_over_the_slowest_link() -> None:
     ],
 )
 def test_gloo_as_measured(
-    kind: Kind, num_nodes: int, workers_per_node: int, measured: float
+    kind: CollectiveKind, num_nodes: int, workers_per_node: int, measured: float
 ) -> None:
     links = {
         "inside": Route(latency_s=3e-5, bandwidth_bytes_per_s=2e9),
@@ -133,9 +134,9 @@ def test_hierarchical_is_three_collectives(library: Library) -> None:
     assert one_node == pytest.approx(float(inside))
 
 
-@pytest.mark.parametrize("kind", get_args(Kind))
+@pytest.mark.parametrize("kind", get_args(CollectiveKind))
 @pytest.mark.parametrize("library", get_args(Library))
-def test_many_configurations_at_once(kind: Kind, library: Library) -> None:
+def test_many_configurations_at_once(kind: CollectiveKind, library: Library) -> None:
     random = np.random.default_rng(0)
     size = 200
     num_bytes = 2.0 ** random.uniform(3, 32, size)

@@ -9,10 +9,10 @@ import pytest
 from paceline.cluster import Device
 from paceline.cluster.devices import device_names, load_device
 from paceline.kernels import KernelModel, Profile, Timing, load_kernel_model, load_model
-from paceline.kernels.device_facts import device_of
 from paceline.kernels.family import flop_of
 from paceline.kernels.roofline import LAUNCH_S, roofline_s
 from paceline.kernels.workspace import Workspaces
+from paceline.measure.device_facts import device_of
 from paceline.steps import Kernel, Operand, capture_step, zoo_step
 from synthetic_profile import DEVICE, activation, few, fitted, law_s, product, profile
 

@@ -19,7 +19,7 @@ REDUCE = f"""\
 import json, os, time
 import torch
 import torch.distributed as dist
-from paceline.lab.traffic import bytes_sent_from_node
+from paceline.race.traffic import bytes_sent_from_node
 from paceline.teams import find_workers
 
 workers = find_workers()

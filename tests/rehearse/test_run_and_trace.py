@@ -11,7 +11,7 @@ from paceline.cluster import load_cluster
 from paceline.rehearse import predict
 from paceline.rehearse.run import num_steps_of, run_cost
 from paceline.steps import zoo_step
-from paceline.train.trace import TRACKS, read_trace
+from paceline.traces.trace import TRACKS, read_trace
 
 
 def test_steps_phases_hours_and_dollars_of_a_run() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.optim import SGD, Adam, AdamW
 
-from paceline.kernels.real_step import training_loop
+from paceline.measure.real_step import training_loop
 from paceline.steps import Step, capture_step, load_step
 from paceline.zoo import model_names, zoo_entry
 

@@ -41,11 +41,11 @@ def fit(
     """
     from rich.table import Table
 
-    from paceline.kernels.fit import fit_profile
     from paceline.kernels.fitted import SUFFIX
     from paceline.kernels.library import model_to_start_from
     from paceline.kernels.profile import SUFFIX as PROFILE_SUFFIX
     from paceline.kernels.profile import load_profile
+    from paceline.measure.kernel_fit import fit_profile
 
     loaded = load_profile(profile)
     target = out or profile.with_name(profile.name.removesuffix(PROFILE_SUFFIX) + SUFFIX)

@@ -66,14 +66,14 @@ def kernels(
     which may be given several times, the kernels of that very step are timed before all others.
     """
     from paceline.cluster.units import parse_duration
-    from paceline.kernels.measure import (
+    from paceline.kernels.profile import SUFFIX, Profile
+    from paceline.measure.kernels import (
         built_in_plan,
         drawn_plan,
         make_plan,
         measure_kernels,
         settings_for,
     )
-    from paceline.kernels.profile import SUFFIX, Profile
 
     if not out.name.endswith(SUFFIX):
         raise ValueError(f"A profile's name ends with {SUFFIX}: give --out {out.stem}{SUFFIX}.")

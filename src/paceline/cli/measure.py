@@ -12,8 +12,8 @@ from paceline.cli import frame, step_options
 
 if TYPE_CHECKING:
     from paceline.cluster import Cluster
+    from paceline.measure.links import MeasuredLink
     from paceline.steps import Step
-    from paceline.teams.measured_links import MeasuredLink
 
 app = frame.new_app(help_text="Measure links, and write what was measured into files.")
 
@@ -67,13 +67,13 @@ def links(
 
     from paceline.cluster import dump_cluster, load_cluster
     from paceline.cluster.units import parse_size
-    from paceline.rehearse.known_step import known_step
+    from paceline.measure.known_step import known_step
+    from paceline.measure.links import SIZES_BYTES, measure_links, measured_cluster
+    from paceline.measure.workers import is_compared_with_profile, measure_workers
     from paceline.steps import capture_step
     from paceline.teams import find_workers
     from paceline.teams.backend import device_in_use
     from paceline.teams.launcher import find_place
-    from paceline.teams.measured_links import SIZES_BYTES, measure_links, measured_cluster
-    from paceline.teams.measured_workers import is_compared_with_profile, measure_workers
 
     base = load_cluster(cluster)
     sizes_bytes = [size for size in SIZES_BYTES if size <= parse_size(largest)]

@@ -22,7 +22,7 @@ from paceline.cli.options import parse_options
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from paceline.lab.race import Race
+    from paceline.race.race import Race
 
 
 # Reached by every strategy that works, and not in the first epoch.
@@ -78,12 +78,12 @@ def race(
     `ddp` is torch's DistributedDataParallel. `floor` communicates inside each node alone: what no
     strategy can beat.
     """
-    from paceline.lab.entry import entry_maker
     from paceline.lab.lab import choose_emulation, describe_emulation
     from paceline.lab.layout import lay_out, parse_slow
-    from paceline.lab.peers import PEERS
-    from paceline.lab.race import run_race
-    from paceline.lab.task import RaceSettings, count_steps
+    from paceline.race.entry import entry_maker
+    from paceline.race.peers import PEERS
+    from paceline.race.race import run_race
+    from paceline.race.task import RaceSettings, count_steps
     from paceline.zoo import default_data_for, load_data, zoo_entry
 
     names = [name.strip() for name in strategies.split(",") if name.strip()]

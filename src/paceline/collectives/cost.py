@@ -6,16 +6,15 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from paceline.cluster.collective import CollectiveKind, Library
 from paceline.collectives import formulas, gloo, nccl
 from paceline.collectives.topology import Numbers, Topology
 
-Kind = Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "point_to_point"]
 Algorithm = Literal["auto", "ring", "tree", "hierarchical"]
-Library = Literal["nccl", "gloo"]
 
 
 def collective_s(
-    kind: Kind,
+    kind: CollectiveKind,
     num_bytes: Numbers,
     topology: Topology,
     *,
@@ -31,7 +30,7 @@ def collective_s(
     top of what the library's model has. A point-to-point message crosses nodes if there are
     several.
     """
-    _check("kind", kind, get_args(Kind))
+    _check("kind", kind, get_args(CollectiveKind))
     _check("algorithm", algorithm, get_args(Algorithm))
     _check("library", library, get_args(Library))
     if algorithm != "auto" and kind != "all_reduce":
@@ -48,7 +47,9 @@ def collective_s(
     return np.where(np.equal(topology.num_workers, 1), 0.0, call_s + seconds)[()]
 
 
-def _nccl_s(kind: Kind, num_bytes: Numbers, topology: Topology, algorithm: Algorithm) -> Numbers:
+def _nccl_s(
+    kind: CollectiveKind, num_bytes: Numbers, topology: Topology, algorithm: Algorithm
+) -> Numbers:
     if kind == "broadcast":
         return nccl.broadcast_s(num_bytes, topology)
     if kind != "all_reduce":
@@ -62,7 +63,9 @@ def _nccl_s(kind: Kind, num_bytes: Numbers, topology: Topology, algorithm: Algor
     return nccl.all_reduce_s(num_bytes, topology)
 
 
-def _gloo_s(kind: Kind, num_bytes: Numbers, topology: Topology, algorithm: Algorithm) -> Numbers:
+def _gloo_s(
+    kind: CollectiveKind, num_bytes: Numbers, topology: Topology, algorithm: Algorithm
+) -> Numbers:
     if kind == "broadcast":
         return gloo.broadcast_s(num_bytes, topology)
     if kind == "reduce_scatter":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from paceline.kernels.fit import fit_profile
 from paceline.kernels.fitted import FittedModel, load_model
 from paceline.kernels.library import load_kernel_model, profiled_devices
 from paceline.kernels.model import Estimate, KernelModel
@@ -14,7 +13,6 @@ __all__ = [
     "KernelModel",
     "Profile",
     "Timing",
-    "fit_profile",
     "load_kernel_model",
     "load_model",
     "load_profile",

@@ -1,4 +1,4 @@
-"""Emulated clusters on one machine, and races of strategies on them.
+"""Emulated clusters on one machine.
 
 Kept free of imports: every worker of a lab starts through a module of this folder, and must start
 fast.

@@ -20,16 +20,17 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from paceline.collectives import Kind, Numbers
+from paceline.cluster.collective import CollectiveKind
+from paceline.collectives import Numbers
 from paceline.rehearse.busy import slowed, work_beside
 from paceline.rehearse.clock import Clock
 from paceline.rehearse.mail import Lane, Mailbox, check_mails, count_mails, lane_of
 from paceline.rehearse.program import Mail, Meet, Operation, Program, Read, Work
 from paceline.rehearse.straggler import slowest_of
 from paceline.teams.virtual import Ask, Await, Beside, Message, Pause, TeamName
-from paceline.train.trace import Span, collective_name
+from paceline.traces.trace import Span, collective_name
 
-CollectiveCost: TypeAlias = Callable[[TeamName, Kind, int, float], Numbers]
+CollectiveCost: TypeAlias = Callable[[TeamName, CollectiveKind, int, float], Numbers]
 """Seconds of a collective: team, kind, bytes, which share of the node's workers do one at once."""
 _Key: TypeAlias = tuple[int, int]  # worker, ticket
 _Process: TypeAlias = Generator[_Key, None, None]
@@ -447,7 +448,10 @@ class _Player:
         self._carry(arrivals, "point_to_point", lines)
 
     def _carry(
-        self, arrivals: Sequence[_Arrival], kind: Kind, lines: Sequence[tuple[object, ...]]
+        self,
+        arrivals: Sequence[_Arrival],
+        kind: CollectiveKind,
+        lines: Sequence[tuple[object, ...]],
     ) -> None:
         """All are there: it begins when the lines that it takes are free, and ends for all."""
         start_s: Numbers = 0.0
@@ -468,7 +472,7 @@ class _Player:
         for arrival in arrivals:
             self._begin_and_end(arrival, start_s, end_s, factor)
 
-    def _alone_s(self, arrivals: Sequence[_Arrival], kind: Kind) -> Numbers:
+    def _alone_s(self, arrivals: Sequence[_Arrival], kind: CollectiveKind) -> Numbers:
         """Seconds of what the workers have come to, by itself: the slowest node's.
 
         Gloo carries two messages one after the other whose workers both send before they receive

@@ -24,7 +24,7 @@ from paceline.rehearse.run import num_steps_of, run_cost
 from paceline.rehearse.trace import write_alone_trace, write_cluster_trace
 from paceline.steps import Capture, Step
 from paceline.strategies import Strategy, make_strategy, strategy_class
-from paceline.train.trace import check_trace_path
+from paceline.traces.trace import check_trace_path
 
 MEASURED_LINK_UNCERTAINTY = 0.1
 """Of exposed communication over links that `paceline measure links` measured."""

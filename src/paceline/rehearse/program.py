@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from paceline.collectives import Kind, Numbers
+from paceline.cluster.collective import CollectiveKind
+from paceline.collectives import Numbers
 from paceline.kernels.timeline import Seconds
 from paceline.rehearse.recording import Recording, Replay
 from paceline.steps import Call
@@ -45,7 +46,7 @@ class Meet:
 
     ticket: int
     team: TeamName
-    kind: Kind
+    kind: CollectiveKind
     num_bytes: int
     talking: float
 

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from paceline.cluster import Cluster, Node
+from paceline.cluster.collective import Library
 from paceline.cluster.node import TYPICAL_JITTER
-from paceline.collectives import Library, Numbers, Topology, collective_s
+from paceline.collectives import Numbers, Topology, collective_s
 from paceline.collectives.topology import Route, topology_of
 from paceline.kernels.model import KernelModel
 from paceline.kernels.timeline import Seconds

@@ -9,7 +9,7 @@ from paceline.rehearse.compute import Compute
 from paceline.rehearse.prediction import Prediction
 from paceline.rehearse.rehearsal import Timed
 from paceline.steps import Capture
-from paceline.train.trace import Span, write_trace
+from paceline.traces.trace import Span, write_trace
 
 
 def write_cluster_trace(

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
-from paceline.collectives import Library
+from paceline.cluster.collective import Library
 from paceline.teams.launcher import Place
 
 GLOO = "gloo"

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 
-from paceline.collectives import Kind
+from paceline.cluster.collective import CollectiveKind
 from paceline.teams.background import Background
 from paceline.teams.team import Op, Pending, Team
 from paceline.teams.workers import Workers
@@ -30,7 +30,7 @@ class Begin:
 
     ticket: int
     team: TeamName
-    kind: Kind
+    kind: CollectiveKind
     num_bytes: int
 
 
@@ -184,7 +184,7 @@ class VirtualTeam(Team):
         """Nobody knows yet what will carry the messages."""
         return False
 
-    def _begin(self, kind: Kind, num_bytes: int) -> Pending:
+    def _begin(self, kind: CollectiveKind, num_bytes: int) -> Pending:
         self._bytes_handed += num_bytes
         ticket = self._journal.new_ticket()
         self._journal.append(Begin(ticket, self._name, kind, num_bytes))

@@ -14,12 +14,12 @@ from torch.optim import Optimizer
 from paceline.strategies import Strategy, make_strategy
 from paceline.strategies.replica import BufferMode
 from paceline.teams import Workers, find_workers
-from paceline.teams.traced import traced_workers
+from paceline.traces.traced_team import traced_workers
+from paceline.traces.tracer import Tracer
 from paceline.train import guard
 from paceline.train.idle import IdlePace
 from paceline.train.monitor import Monitor
 from paceline.train.pace import Pace
-from paceline.train.tracer import Tracer
 
 
 def attach(

@@ -18,6 +18,7 @@ from paceline.strategies import Replica, Strategy
 from paceline.strategies.equality import find_unequal, make_equal, take_over
 from paceline.strategies.replica import BufferMode
 from paceline.teams import Pending, Workers
+from paceline.traces.tracer import Tracer
 from paceline.train import guard
 from paceline.train import optimizer_state as states
 from paceline.train.buckets import Buckets
@@ -28,7 +29,6 @@ from paceline.train.joining import Joining, Moment
 from paceline.train.monitor import Monitor
 from paceline.train.optimizer_steps import OptimizerSteps
 from paceline.train.stats import Stats, StepTimes
-from paceline.train.tracer import Tracer
 
 
 class Pace:

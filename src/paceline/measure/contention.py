@@ -1,0 +1,176 @@
+"""Measures what computing and communication cost each other when they run side by side."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from paceline.teams.backend import device_in_use
+from paceline.teams.workers import Workers
+
+_MESSAGE_BYTES = 4 << 20
+_COMMUNICATE_S = 0.6
+# Where workers share cores, an all-reduce beside computing can take thirty times as long.
+_BESIDE_S = 0.06
+_COMPUTE_S = 0.4
+_LONGEST_S = 0.25
+_ROUNDS = 3
+# Below this, a loss is noise; above the other, nothing would be left of computing.
+_LEAST_INTERFERENCE, _MOST_INTERFERENCE = 0.02, 0.95
+_LEAST_BUSY_FACTOR = 1.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contention:
+    """What computing and a team's all-reduces cost each other."""
+
+    interference: float
+    """The share of its speed that computing loses while all-reduces are under way."""
+    busy_factor: float
+    """How many times as long an all-reduce takes while all workers compute."""
+
+
+def measure_contention(
+    unit: Callable[[], None], workers: Workers, team: Literal["node", "across", "world"]
+) -> Contention:
+    """Compute, communicate, and do both at once. All workers call it, and get the same answer.
+
+    ``unit`` is a piece of computing, such as a step of training. Across, one worker of each node
+    communicates.
+    """
+    own = getattr(workers, team)
+    is_member = team != "across" or workers.node.rank == 0
+    tensor = torch.zeros(_MESSAGE_BYTES // 4, device=device_in_use())
+
+    def all_reduce(count: int) -> float:
+        begun = time.perf_counter()
+        for _ in range(count if is_member else 0):
+            own.all_reduce(tensor).wait()
+        if tensor.is_cuda:
+            torch.cuda.current_stream().synchronize()
+        return time.perf_counter() - begun
+
+    all_reduce(1)  # opens connections
+    once_s = workers.world.agree(all_reduce(1), "max")
+    if once_s > _LONGEST_S:  # over a slow link less is enough
+        tensor = tensor[: max(1, int(tensor.numel() * _LONGEST_S / once_s))]
+        once_s = workers.world.agree(all_reduce(1), "max")
+
+    def communicate(seconds: float) -> Callable[[], float]:
+        count = max(1, round(seconds / once_s))
+        return lambda: all_reduce(count)
+
+    shares = [_lost_share(unit, communicate(_COMMUNICATE_S), workers) for _ in range(_ROUNDS)]
+    factors = [_stretched(unit, communicate(_BESIDE_S), workers) for _ in range(_ROUNDS)]
+    # A worker that is alone in its node has nothing to tell about the inside of nodes.
+    is_counted = is_member and own.size > 1
+    num_counted = workers.world.agree(float(is_counted), "sum")
+    share = statistics.median(shares) if is_counted else 0.0
+    share = workers.world.agree(share, "sum") / num_counted
+    factor = statistics.median(factors)
+    return Contention(
+        interference=(
+            round(min(share, _MOST_INTERFERENCE), 3) if share > _LEAST_INTERFERENCE else 0.0
+        ),
+        busy_factor=round(factor, 2) if factor > _LEAST_BUSY_FACTOR else 1.0,
+    )
+
+
+def _lost_share(
+    unit: Callable[[], None], communicate: Callable[[], float], workers: Workers
+) -> float:
+    """The share of its speed that computing loses while others communicate."""
+    on_gpu = device_in_use().type == "cuda"
+    num_computing = 0 if on_gpu else _num_workers_here(workers) * torch.get_num_threads()
+    # Where workers have to share cores, who gets them when is for the scheduler to say: what
+    # communication needs of the cores tells more than what was computed beside it.
+    if num_computing > (os.cpu_count() or 1):
+        return _lost_to_cores(communicate, num_computing, workers)
+    return _lost_beside(unit, communicate, workers)
+
+
+def _stretched(
+    unit: Callable[[], None], communicate: Callable[[], float], workers: Workers
+) -> float:
+    """How many times as long the slowest takes to communicate while all workers compute."""
+    world = workers.world
+    world.agree(0.0)
+    alone_s = world.agree(communicate(), "max")
+    took_s = 0.0
+
+    def beside() -> None:
+        nonlocal took_s
+        took_s = communicate()
+        # Those of a node who have nothing to say compute until the others have said it.
+        workers.background.node.agree(0.0)
+
+    world.agree(0.0)
+    pending = workers.background.run(beside, device=device_in_use())
+    while not pending.done():
+        unit()
+    pending.wait()
+    return world.agree(took_s, "max") / alone_s
+
+
+def _lost_to_cores(communicate: Callable[[], float], num_computing: int, workers: Workers) -> float:
+    """Communication takes cores, which ``num_computing`` threads that share them then miss."""
+    cores = float(os.cpu_count() or 1)
+    workers.world.agree(0.0)
+    busy_s, begun = _busy_s(), time.perf_counter()
+    communicate()
+    busy = (_busy_s() - busy_s) / (time.perf_counter() - begun)
+    return 1.0 - min(1.0, max(0.0, cores - busy) / num_computing) / min(1.0, cores / num_computing)
+
+
+def _busy_s() -> float:
+    """Seconds that this machine's cores have worked so far, for programs and in the kernel."""
+    user, nice, system, _idle, _iowait, irq, softirq, *_ = map(
+        int, Path("/proc/stat").read_text("ascii").split("\n", 1)[0].split()[1:]
+    )
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def _num_workers_here(workers: Workers) -> int:
+    """Workers of this job on this machine, which may be several nodes of a lab."""
+    name = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")
+    own = torch.tensor([zlib.crc32(name.encode())], dtype=torch.int64)
+    everyone = torch.zeros(workers.world.size, dtype=torch.int64)
+    workers.world.all_gather(everyone, own).wait()
+    return int((everyone == own).sum())
+
+
+def _lost_beside(
+    unit: Callable[[], None], communicate: Callable[[], float], workers: Workers
+) -> float:
+    """What computing loses beside communication, over what that takes by itself."""
+    workers.world.agree(0.0)
+    num_units, took_s = _computed(unit, lambda seconds: seconds > _COMPUTE_S)
+    unit_s = took_s / num_units
+    workers.world.agree(0.0)
+    free_s = communicate()
+
+    def beside() -> None:
+        communicate()  # the team is the main program's, but nobody else uses it meanwhile
+
+    workers.world.agree(0.0)
+    pending = workers.background.run(beside, device=device_in_use())
+    num_units, took_s = _computed(unit, lambda _: pending.done())
+    return (took_s - num_units * unit_s) / free_s
+
+
+def _computed(unit: Callable[[], None], is_enough: Callable[[float], bool]) -> tuple[int, float]:
+    """How many units were computed, and in what time."""
+    begun = time.perf_counter()
+    count = 0
+    while count == 0 or not is_enough(time.perf_counter() - begun):
+        unit()
+        count += 1
+    return count, time.perf_counter() - begun
