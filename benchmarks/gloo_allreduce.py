@@ -108,7 +108,7 @@ def main() -> int:
             case = {
                 "link": link,
                 "num_nodes": num_nodes,
-                "fitted": fitted.nodes[0].between.model_dump(mode="json"),
+                "fitted": fitted.node_kinds[0].between.model_dump(mode="json"),
                 "num_bytes": sizes,
                 "measured_s": list(times_s.values()),
                 "errors": errors.tolist(),

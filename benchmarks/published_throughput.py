@@ -36,7 +36,7 @@ BERT_TOKENS = 128  # assumed, the source does not say: those of the first phase 
 
 def abci(base: Cluster) -> Cluster:
     """ABCI's nodes: four V100, NVLink inside, two EDR InfiniBand cards."""
-    node = base.nodes[0]
+    node = base.node_kinds[0]
     own = Node(
         name="abci",
         count=1,
@@ -47,14 +47,14 @@ def abci(base: Cluster) -> Cluster:
             latency_s=node.between.latency_s, bandwidth_bytes_per_s=2 * 12.5e9, shared=True
         ),
     )
-    return Cluster(name="abci", nodes=(own,))
+    return Cluster(name="abci", node_kinds=(own,))
 
 
 def one_card(base: Cluster) -> Cluster:
     """A DGX-1 with one EDR InfiniBand card instead of four."""
-    node = base.nodes[0]
+    node = base.node_kinds[0]
     between = node.between.replace(bandwidth_bytes_per_s=12.5e9)
-    return base.replace(nodes=(node.replace(between=between),))
+    return base.replace(node_kinds=(node.replace(between=between),))
 
 
 def cluster_of(row: dict[str, str]) -> Cluster:
@@ -65,7 +65,7 @@ def cluster_of(row: dict[str, str]) -> Cluster:
         base = one_card(base)
     num_gpus, per_node = int(row["n_gpus"]), int(row["gpus_per_node"])
     workers = min(num_gpus, per_node)
-    return base.with_workers(workers).with_nodes(max(1, num_gpus // per_node))
+    return base.with_workers_per_node(workers).with_nodes(max(1, num_gpus // per_node))
 
 
 def rows(name: str) -> list[dict[str, str]]:

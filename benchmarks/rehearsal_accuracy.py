@@ -181,7 +181,7 @@ def work(out: Path, models: list[str], entries: list[str]) -> None:
     workers = find_workers()
     base = load_cluster("lab-2x2")
     links = measure_links(workers, sizes_bytes=SIZES_BYTES)
-    device = base.nodes[0].device.name
+    device = base.node_kinds[0].device.name
     times, clusters = {}, {}
     for model in models:
         step = known_step(real_step(model), device)

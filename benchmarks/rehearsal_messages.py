@@ -96,7 +96,7 @@ def work(out: Path) -> None:
     """What each worker of a job runs."""
     workers = find_workers()
     base = load_cluster("lab-2x2")
-    device = base.nodes[0].device.name
+    device = base.node_kinds[0].device.name
     links = measure_links(workers, sizes_bytes=SIZES_BYTES)
     step = known_step(real_step(MODEL), device)
     before = measure_workers(workers, device=device, step=step)

@@ -68,7 +68,7 @@ def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_show_names_figures_and_sources(capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert run("show", name) == 0
     words = capsys.readouterr().out.split()
-    for node in load_cluster(name).nodes:
+    for node in load_cluster(name).node_kinds:
         assert node.name in words
         assert node.device.name in words
         assert set(node.source.split()) <= set(words)

@@ -57,7 +57,7 @@ shared = false
 
 def test_a_file_is_read_with_its_defaults() -> None:
     cluster = parse_cluster(GOOD, "rooms.toml")
-    big, small = cluster.nodes
+    big, small = cluster.node_kinds
     assert cluster.workers_per_node == (4, 4, 1)
     assert big.device.flops == {"fp32": 15.7e12, "fp16": 125e12}
     assert big.between == Link(latency_s=20e-6, bandwidth_bytes_per_s=1.25e9, shared=True)
@@ -71,14 +71,14 @@ def test_a_file_is_read_with_its_defaults() -> None:
 
 def test_between_is_shared_and_inside_is_not_unless_the_file_says_so() -> None:
     cluster = parse_cluster(GOOD.replace("shared = true\n", ""), "rooms.toml")
-    assert cluster.nodes[0].between.shared
-    assert not cluster.nodes[0].inside.shared
+    assert cluster.node_kinds[0].between.shared
+    assert not cluster.node_kinds[0].inside.shared
 
 
 def test_half_of_the_bandwidth_is_read_and_written() -> None:
     text = GOOD.replace("shared = true", 'shared = true\nhalf_bandwidth_at = "64 KiB"')
     cluster = parse_cluster(text, "rooms.toml")
-    assert [node.between.half_bytes for node in cluster.nodes] == [65536, 0]
+    assert [node.between.half_bytes for node in cluster.node_kinds] == [65536, 0]
     assert dump_cluster(cluster).count("half_bandwidth_at") == 1
     assert parse_cluster(dump_cluster(cluster), "again") == cluster
 
@@ -87,16 +87,16 @@ def test_interference_is_read_and_written() -> None:
     own = "shared = true\ninterference = 0.6\nlone_interference = 0.0\n"
     own += "busy_factor = 3.5\nlone_busy_factor = 1"
     cluster = parse_cluster(GOOD.replace("shared = true", own), "rooms.toml")
-    assert [node.between.busy_factor for node in cluster.nodes] == [3.5, 1.0]
-    assert [node.between.lone_busy_factor for node in cluster.nodes] == [1.0, None]
-    assert [node.between.interference for node in cluster.nodes] == [0.6, 0.0]
-    assert [node.between.lone_interference for node in cluster.nodes] == [0.0, None]
+    assert [node.between.busy_factor for node in cluster.node_kinds] == [3.5, 1.0]
+    assert [node.between.lone_busy_factor for node in cluster.node_kinds] == [1.0, None]
+    assert [node.between.interference for node in cluster.node_kinds] == [0.6, 0.0]
+    assert [node.between.lone_interference for node in cluster.node_kinds] == [0.0, None]
     assert parse_cluster(dump_cluster(cluster), "again") == cluster
 
 
 def test_an_own_device_goes_before_a_built_in_one() -> None:
     cluster = parse_cluster(GOOD.replace("my-gpu", "v100-32gb"), "rooms.toml")
-    assert cluster.nodes[0].device.memory_bytes == 16 * 10**9
+    assert cluster.node_kinds[0].device.memory_bytes == 16 * 10**9
     assert load_device("v100-32gb").memory_bytes == 32 * 10**9
     assert parse_cluster(dump_cluster(cluster), "again") == cluster
 
@@ -246,7 +246,7 @@ clusters = st.builds(
     Cluster,
     name=names,
     description=sources,
-    nodes=st.lists(nodes, min_size=1, max_size=3, unique_by=lambda kind: kind.device.name).map(
+    node_kinds=st.lists(nodes, min_size=1, max_size=3, unique_by=lambda kind: kind.device.name).map(
         tuple
     ),
 )

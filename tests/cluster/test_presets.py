@@ -41,7 +41,7 @@ def test_a_preset_has_its_name_and_a_source_for_every_figure(name: str) -> None:
     cluster = load_cluster(name)
     assert cluster.name == name
     assert cluster.description
-    for node in cluster.nodes:
+    for node in cluster.node_kinds:
         assert node.source
         assert node.inside.source
         assert node.between.source
@@ -130,7 +130,7 @@ def test_volta_and_turing_have_neither_tf32_nor_bf16() -> None:
 def test_links_add_up_from_their_lanes_and_cards(
     name: str, num_nvlinks: int, num_cards: int, card_gbit_per_s: int
 ) -> None:
-    (node,) = load_cluster(name).nodes
+    (node,) = load_cluster(name).node_kinds
     # One NVLink of generations 2 to 4 carries 25 GB/s each way.
     assert node.inside.bandwidth_bytes_per_s == num_nvlinks * 25e9
     assert not node.inside.shared
@@ -149,12 +149,12 @@ def test_prices_of_clouds() -> None:
 def test_the_lab_and_the_mixed_cluster() -> None:
     lab = load_cluster("lab-2x2")
     assert lab.workers_per_node == (2, 2)
-    assert lab.nodes[0].between.bandwidth_bytes_per_s == 12.5e6
-    assert lab.nodes[0].between.shared
+    assert lab.node_kinds[0].between.bandwidth_bytes_per_s == 12.5e6
+    assert lab.node_kinds[0].between.shared
     mixed = load_cluster("mixed")
     assert mixed.workers_per_node == (4, 1, 1)
     assert not mixed.is_uniform
-    assert len({node.between.bandwidth_bytes_per_s for node in mixed.nodes}) == 2
+    assert len({node.between.bandwidth_bytes_per_s for node in mixed.node_kinds}) == 2
 
 
 def test_clusters_need_neither_torch_nor_a_terminal() -> None:

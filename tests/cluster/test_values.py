@@ -38,7 +38,7 @@ def node(**changes: Any) -> Node:
 
 
 def unequal() -> Cluster:
-    return Cluster(name="unequal", nodes=(node(), node(name="small", count=3, workers=1)))
+    return Cluster(name="unequal", node_kinds=(node(), node(name="small", count=3, workers=1)))
 
 
 def test_totals_of_unequal_nodes() -> None:
@@ -50,33 +50,33 @@ def test_totals_of_unequal_nodes() -> None:
 
 
 def test_kinds_that_differ_only_in_name_and_count_are_uniform() -> None:
-    cluster = Cluster(name="same", nodes=(node(), node(name="other", count=1)))
+    cluster = Cluster(name="same", node_kinds=(node(), node(name="other", count=1)))
     assert cluster.is_uniform
-    assert cluster.with_workers(2).workers_per_node == (2, 2, 2)
+    assert cluster.with_workers_per_node(2).workers_per_node == (2, 2, 2)
 
 
 def test_price_needs_every_price() -> None:
     priced = node(price_per_hour=3.5)
-    assert Cluster(name="a", nodes=(priced, node(price_per_hour=0.0))).price_per_hour == 7.0
-    assert Cluster(name="b", nodes=(priced, node())).price_per_hour is None
+    assert Cluster(name="a", node_kinds=(priced, node(price_per_hour=0.0))).price_per_hour == 7.0
+    assert Cluster(name="b", node_kinds=(priced, node())).price_per_hour is None
 
 
 def test_with_nodes_and_workers() -> None:
-    cluster = load_cluster("dgx-h200").with_nodes(16).with_workers(4)
+    cluster = load_cluster("dgx-h200").with_nodes(16).with_workers_per_node(4)
     assert cluster.workers_per_node == (4,) * 16
-    assert cluster.nodes[0].device.name == "h200"
+    assert cluster.node_kinds[0].device.name == "h200"
 
 
 @pytest.mark.parametrize("num", [0, -1])
 def test_with_nodes_and_workers_refuse_less_than_one(num: int) -> None:
     with pytest.raises(ValueError, match=r"Node\.count: .*greater than or equal to 1"):
         load_cluster("dgx-h200").with_nodes(num)
-    with pytest.raises(ValueError, match=r"Node\.workers: .*greater than or equal to 1"):
-        load_cluster("dgx-h200").with_workers(num)
+    with pytest.raises(ValueError, match=r"Node\.workers_per_node: .*greater than or equal to 1"):
+        load_cluster("dgx-h200").with_workers_per_node(num)
 
 
 def test_with_nodes_and_workers_refuse_unequal_nodes() -> None:
-    for change in (unequal().with_nodes, unequal().with_workers):
+    for change in (unequal().with_nodes, unequal().with_workers_per_node):
         with pytest.raises(ValueError, match="'unequal' has 2 kinds of node"):
             change(2)
 
@@ -84,9 +84,9 @@ def test_with_nodes_and_workers_refuse_unequal_nodes() -> None:
 def test_with_link_changes_every_between_and_nothing_else() -> None:
     before = unequal()
     after = before.with_link(5e8)
-    assert [kind.between.bandwidth_bytes_per_s for kind in after.nodes] == [5e8, 5e8]
-    assert after.nodes[0].between.source == "bandwidth set to 4 Gbit/s"
-    assert [kind.inside for kind in after.nodes] == [kind.inside for kind in before.nodes]
+    assert [kind.between.bandwidth_bytes_per_s for kind in after.node_kinds] == [5e8, 5e8]
+    assert after.node_kinds[0].between.source == "bandwidth set to 4 Gbit/s"
+    assert [kind.inside for kind in after.node_kinds] == [kind.inside for kind in before.node_kinds]
     assert before == unequal()
 
 
@@ -132,14 +132,14 @@ def test_a_misspelt_field_is_reported_as_unknown_and_not_as_missing() -> None:
 
 
 def test_a_cluster_needs_a_node() -> None:
-    with pytest.raises(ValueError, match=r"Cluster\.nodes: .*at least 1"):
-        Cluster(name="empty", nodes=())
+    with pytest.raises(ValueError, match=r"Cluster\.node_kinds: .*at least 1"):
+        Cluster(name="empty", node_kinds=())
 
 
 def test_two_devices_of_one_name_are_refused() -> None:
     other = node(device=device(memory_bytes=2))
     with pytest.raises(ValueError, match="two different devices are named 'toy'"):
-        Cluster(name="clash", nodes=(node(), other))
+        Cluster(name="clash", node_kinds=(node(), other))
 
 
 def test_values_are_frozen_hashable_and_picklable() -> None:

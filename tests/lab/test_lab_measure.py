@@ -25,7 +25,7 @@ def test_the_emulated_link_is_found(tmp_path: Path) -> None:
     assert {link["place"] for link in said["links"]} == {"inside", "between"}
     cluster = load_cluster(out)
     assert cluster.workers_per_node == (2, 2)
-    (node,) = cluster.nodes
+    (node,) = cluster.node_kinds
     assert node.between.bandwidth_bytes_per_s == pytest.approx(25e6, rel=0.4)
     assert node.between.shared
     assert node.inside.bandwidth_bytes_per_s > 2 * node.between.bandwidth_bytes_per_s

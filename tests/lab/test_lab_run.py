@@ -56,7 +56,7 @@ told = {
     name: int(os.environ[name])
     for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "WORLD_SIZE")
 }
-told |= {"sum": tensor.item(), "nodes": workers.nodes, "node_index": workers.node_index}
+told |= {"sum": tensor.item(), "nodes": workers.ranks_by_node, "node_index": workers.node_index}
 told |= {"address": socket.inet_ntoa(answer[20:24]), "python": sys.executable}
 print(json.dumps(told))
 print("to the other stream", file=sys.stderr)

@@ -53,8 +53,8 @@ def test_the_cluster_has_the_jobs_nodes_and_links_and_the_rest_of_its_base() -> 
     cluster = measured_cluster(load_cluster("local"), (2, 1), first)
     assert cluster.workers_per_node == (2, 1)
     assert cluster.description.startswith("3 workers on 2 nodes, measured by")
-    assert {node.device.name for node in cluster.nodes} == {"cpu-core"}
-    for node in cluster.nodes:
+    assert {node.device.name for node in cluster.node_kinds} == {"cpu-core"}
+    for node in cluster.node_kinds:
         assert (node.inside, node.between) == (first[0].link, first[1].link)
     assert parse_cluster(dump_cluster(cluster), "again") == cluster
 
@@ -66,16 +66,16 @@ def test_the_command_starts_workers_of_its_own(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert load_cluster(out).name == "this-machine"
-    assert load_cluster(out).nodes[0].slowdown == said["slowdown"] > 0
+    assert load_cluster(out).node_kinds[0].slowdown == said["slowdown"] > 0
     (link,) = said["links"]
     assert link["place"] == "inside"
-    assert load_cluster(out).nodes[0].inside.latency_s == link["latency_s"]
+    assert load_cluster(out).node_kinds[0].inside.latency_s == link["latency_s"]
 
 
 def test_links_that_were_not_measured_stay_the_bases() -> None:
     base = load_cluster("lab-2x2")
     cluster = measured_cluster(base, (4, 4, 4), [])
     assert cluster.workers_per_node == (4, 4, 4)
-    assert len(cluster.nodes) == 1
-    assert cluster.nodes[0].inside == base.nodes[0].inside
-    assert cluster.nodes[0].name == base.nodes[0].name
+    assert len(cluster.node_kinds) == 1
+    assert cluster.node_kinds[0].inside == base.node_kinds[0].inside
+    assert cluster.node_kinds[0].name == base.node_kinds[0].name

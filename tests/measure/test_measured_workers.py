@@ -48,8 +48,8 @@ def test_all_workers_hear_the_same_and_a_cluster_takes_it_over() -> None:
         assert 0 <= met.interference < 1
         assert met.busy_factor >= 1
     cluster = measured_cluster(load_cluster("local"), (2, 1), [], workers=first)
-    assert {node.slowdown for node in cluster.nodes} == {first.slowdown}
-    for node in cluster.nodes:
+    assert {node.slowdown for node in cluster.node_kinds} == {first.slowdown}
+    for node in cluster.node_kinds:
         assert node.inside.interference == first.inside.interference
         assert node.inside.busy_factor == first.inside.busy_factor
         assert node.between.interference == first.between.interference

@@ -67,7 +67,7 @@ def test_daso_takes_turns_across_and_in_the_background() -> None:
 
 def test_a_slow_link_hurts_sync_and_not_daso() -> None:
     step = zoo_step("small-cnn", batch=64)
-    slow = load_cluster("local").with_link(100e6 / 8).with_workers(2).with_nodes(2)
+    slow = load_cluster("local").with_link(100e6 / 8).with_workers_per_node(2).with_nodes(2)
     model = KernelModel(load_device("cpu-core"))
     times = {
         name: rehearse(step, name, node_sizes=(2, 2)).time(slow, model).step_s
@@ -263,14 +263,14 @@ def test_timing_many_at_once_where_some_talk_to_nobody() -> None:
 
 
 def across_cluster(link_bytes_per_s: float, node_sizes: tuple[int, ...]) -> Cluster:
-    base = load_cluster("lab-2x2").nodes[0]
+    base = load_cluster("lab-2x2").node_kinds[0]
     free = Link(latency_s=0.0, bandwidth_bytes_per_s=1e15)
     link = Link(latency_s=0.0, bandwidth_bytes_per_s=link_bytes_per_s, shared=True)
     nodes = tuple(
         base.replace(name=f"n{place}", count=1, workers=size, inside=free, between=link, jitter=0.0)
         for place, size in enumerate(node_sizes)
     )
-    return Cluster(name="given", nodes=nodes)
+    return Cluster(name="given", node_kinds=nodes)
 
 
 def test_an_exchange_that_is_late_is_merged_when_it_has_come() -> None:
@@ -302,8 +302,8 @@ def test_what_one_worker_of_each_node_sends_takes_its_own_share_of_computing() -
     cluster = across_cluster(exchanged / (2 * alone_s), (2, 2))
 
     def step_s(**interference: float | None) -> float:
-        nodes = [n.replace(between=n.between.replace(**interference)) for n in cluster.nodes]
-        return float(rehearsal.time(cluster.replace(nodes=tuple(nodes)), model).step_s)
+        nodes = [n.replace(between=n.between.replace(**interference)) for n in cluster.node_kinds]
+        return float(rehearsal.time(cluster.replace(node_kinds=tuple(nodes)), model).step_s)
 
     lost = (step_s(interference=0.9, lone_interference=0.6) - step_s()) / alone_s
     assert lost == pytest.approx(0.6 * 2 / 4, rel=0.1)
@@ -339,7 +339,9 @@ def test_unequal_nodes_wait_for_the_slow_one() -> None:
     model = KernelModel(load_device("cpu-core"))
     rehearsal = rehearse(step, "sync", node_sizes=(2, 1))
     equal = across_cluster(1e15, (2, 1))
-    slow = equal.replace(nodes=(equal.nodes[0], equal.nodes[1].replace(slowdown=3.0)))
+    slow = equal.replace(
+        node_kinds=(equal.node_kinds[0], equal.node_kinds[1].replace(slowdown=3.0))
+    )
     equal_s, slow_s = (float(rehearsal.time(each, model).step_s) for each in (equal, slow))
     assert slow_s / equal_s == pytest.approx(3.0, rel=0.02)
 

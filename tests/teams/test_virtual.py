@@ -41,7 +41,7 @@ def test_a_worker_sees_its_own_place() -> None:
     assert (workers.world.size, workers.world.rank) == (6, 4)
     assert (workers.node.size, workers.node.rank) == (3, 1)
     assert (workers.across.size, workers.across.rank) == (2, 1)
-    assert workers.nodes == ((0, 1), (2,), (3, 4, 5))
+    assert workers.ranks_by_node == ((0, 1), (2,), (3, 4, 5))
     assert workers.node_index == 2
 
 

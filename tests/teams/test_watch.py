@@ -28,7 +28,7 @@ HOST = socket.gethostname()
 
 def layout_of(workers: Workers, *, timeout_s: float) -> Workers:
     """The same nodes with a timeout; the watch speaks after a quarter of it."""
-    return form_workers(workers.nodes, timeout_s=timeout_s)
+    return form_workers(workers.ranks_by_node, timeout_s=timeout_s)
 
 
 def die_and_tell(given: Workers) -> str:

@@ -30,7 +30,7 @@ def describe(workers: Workers) -> dict[str, Any]:
         return found
 
     return {
-        "nodes": workers.nodes,
+        "nodes": workers.ranks_by_node,
         "index": workers.node_index,
         "world": members(workers.world),
         "node": members(workers.node),
@@ -200,7 +200,8 @@ with paceline.attach(model, optimizer, "daso") as pace:
     pace.finish()
     own = model.weight.sum().item()
     same = pace.workers.world.agree(own, "max") == own
-print(f"worker {rank} of {pace.workers.world.size} on {pace.workers.nodes}: {same}", flush=True)
+where = f"of {pace.workers.world.size} on {pace.workers.ranks_by_node}"
+print(f"worker {rank} {where}: {same}", flush=True)
 # Gloo may abort in the interpreter's shutdown when another worker is gone already.
 os._exit(0)
 """

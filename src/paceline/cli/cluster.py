@@ -32,7 +32,7 @@ def list_clusters(as_json: JsonFlag = False) -> None:
         return
     table = _table("name", "nodes", "workers", "device", "inside", "between", "USD/hour")
     for cluster in clusters:
-        nodes = cluster.nodes
+        nodes = cluster.node_kinds
         _row(
             table,
             cluster.name,
@@ -88,20 +88,20 @@ def check(
 
 def _summary(cluster: Cluster) -> str:
     counts = f"{_count(cluster.num_nodes, 'node')}, {_count(cluster.num_workers, 'worker')}"
-    devices = _each((node.device.name for node in cluster.nodes), separator=" and ")
+    devices = _each((node.device.name for node in cluster.node_kinds), separator=" and ")
     price = cluster.price_per_hour
     return f"{counts}, {devices}, {'price unknown' if price is None else f'{price:.2f} USD/hour'}"
 
 
 def _nodes_table(cluster: Cluster) -> Table:
     table = _table("node", "count", "workers", "device", "USD/hour", "source")
-    for node in cluster.nodes:
+    for node in cluster.node_kinds:
         price = _price(node.price_per_hour)
         _row(
             table,
             node.name,
             str(node.count),
-            str(node.workers),
+            str(node.workers_per_node),
             node.device.name,
             price,
             node.source,
@@ -111,7 +111,7 @@ def _nodes_table(cluster: Cluster) -> Table:
 
 def _links_table(cluster: Cluster) -> Table:
     table = _table("link", "latency", "bandwidth", "half at", "per", "source")
-    for node in cluster.nodes:
+    for node in cluster.node_kinds:
         _link_row(table, f"inside {node.name}", node.inside, bits=False)
         _link_row(table, f"between {node.name}", node.between, bits=True)
     return table
@@ -131,7 +131,7 @@ def _link_row(table: Table, name: str, link: Link, *, bits: bool) -> None:
 
 def _devices_table(cluster: Cluster) -> Table:
     table = _table("device", "memory", "reads", "computes (dense)", "source")
-    for device in {node.device.name: node.device for node in cluster.nodes}.values():
+    for device in {node.device.name: node.device for node in cluster.node_kinds}.values():
         _row(
             table,
             device.name,

@@ -114,7 +114,7 @@ def links(
         raise typer.Exit(_run_job(workers, [*options, *(["--json"] if json else [])]))
     if torch.cuda.is_available():
         torch.cuda.set_device(place.gpu_index % torch.cuda.device_count())
-    device = base.nodes[0].device.name
+    device = base.node_kinds[0].device.name
     job = find_workers()
     step = known_step(make_step(str(device_in_use())), device) if model is not None else None
     measured = measure_links(job, sizes_bytes=sizes_bytes)
@@ -134,7 +134,7 @@ def links(
                 "links": [
                     {
                         "place": one.place,
-                        **getattr(result.nodes[0], one.place).model_dump(mode="json"),
+                        **getattr(result.node_kinds[0], one.place).model_dump(mode="json"),
                         "mean_error": {
                             kind: one.mean_error_of(kind) for kind in ("all_reduce", "broadcast")
                         },
@@ -176,7 +176,7 @@ def _table(measured: list[MeasuredLink], cluster: Cluster) -> Table:
     table = Table(*columns, "per", "takes", "busy", "off by")
     table.caption = "off by: all-reduces, broadcasts"
     for one in measured:
-        link, met = one.link, getattr(cluster.nodes[0], one.place)
+        link, met = one.link, getattr(cluster.node_kinds[0], one.place)
         half = format_size(link.half_bytes) if link.half_bytes else "-"
         table.add_row(
             one.place,

@@ -180,10 +180,10 @@ def _with_changed_devices(cluster: str, flops: str | None, memory_bandwidth: str
 
     own = load_cluster(cluster)
     nodes = []
-    for node in own.nodes:
+    for node in own.node_kinds:
         device = _changed(node.device, flops, memory_bandwidth)
         nodes.append(node.replace(device=device))
-    return own.replace(nodes=tuple(nodes))
+    return own.replace(node_kinds=tuple(nodes))
 
 
 def _changed(device: str | Device, flops: str | None, memory_bandwidth: str | None) -> str | Device:

@@ -206,6 +206,6 @@ def _place(outcome: Race) -> str:
     )
     rates = {
         format_bandwidth(node.between.bandwidth_bytes_per_s, bits=True)
-        for node in outcome.cluster.nodes
+        for node in outcome.cluster.node_kinds
     }
     return f"{nodes}, {' and '.join(sorted(rates))} ({outcome.emulation})"

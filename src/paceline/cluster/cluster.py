@@ -16,15 +16,15 @@ class Cluster(Record):
 
     name: Name
     description: str = ""
-    nodes: Annotated[tuple[Node, ...], Field(min_length=1, strict=False)]
+    node_kinds: Annotated[tuple[Node, ...], Field(min_length=1, strict=False)]
     """The kinds of node. Physical nodes are numbered in this order, kind after kind."""
 
     @model_validator(mode="after")
     def _one_device_per_name(self) -> Self:
         # A table of measured kernels is looked up by the device's name: two devices that share
         # one would be timed as the same.
-        known = {node.device.name: node.device for node in self.nodes}
-        for node in self.nodes:
+        known = {node.device.name: node.device for node in self.node_kinds}
+        for node in self.node_kinds:
             if node.device != known[node.device.name]:
                 raise ValueError(
                     f"two different devices are named '{node.device.name}': rename one of them"
@@ -34,29 +34,31 @@ class Cluster(Record):
     @property
     def num_nodes(self) -> int:
         """Physical nodes, of all kinds."""
-        return sum(node.count for node in self.nodes)
+        return sum(node.count for node in self.node_kinds)
 
     @property
     def num_workers(self) -> int:
         """Workers of all nodes."""
-        return sum(node.count * node.workers for node in self.nodes)
+        return sum(node.count * node.workers_per_node for node in self.node_kinds)
 
     @property
     def workers_per_node(self) -> tuple[int, ...]:
         """The number of workers of each physical node."""
-        return tuple(node.workers for node in self.nodes for _ in range(node.count))
+        return tuple(node.workers_per_node for node in self.node_kinds for _ in range(node.count))
 
     @property
     def is_uniform(self) -> bool:
         """Whether the nodes differ in nothing but their names."""
-        first = self.nodes[0]
-        return all(node.replace(name=first.name, count=first.count) == first for node in self.nodes)
+        first = self.node_kinds[0]
+        return all(
+            node.replace(name=first.name, count=first.count) == first for node in self.node_kinds
+        )
 
     @property
     def price_per_hour(self) -> float | None:
         """US dollars for the whole cluster for one hour, or None if a node's price is unknown."""
         total = 0.0
-        for node in self.nodes:
+        for node in self.node_kinds:
             if node.price_per_hour is None:
                 return None
             total += node.count * node.price_per_hour
@@ -66,19 +68,19 @@ class Cluster(Record):
         """The same cluster with another number of nodes."""
         return self._with_node(count=num_nodes)
 
-    def with_workers(self, workers: int) -> Cluster:
+    def with_workers_per_node(self, num_workers: int) -> Cluster:
         """The same cluster with another number of workers on every node."""
-        return self._with_node(count=self.num_nodes, workers=workers)
+        return self._with_node(count=self.num_nodes, workers_per_node=num_workers)
 
     def with_link(self, bandwidth_bytes_per_s: float) -> Cluster:
         """The same cluster with another bandwidth between nodes."""
         nodes = []
-        for node in self.nodes:
+        for node in self.node_kinds:
             link = node.between.replace(bandwidth_bytes_per_s=bandwidth_bytes_per_s)
             note = f"bandwidth set to {format_bandwidth(bandwidth_bytes_per_s, bits=True)}"
             # The source described the old bandwidth and must not vouch for the new one.
             nodes.append(node.replace(between=link.replace(source=note)))
-        return self.replace(nodes=tuple(nodes))
+        return self.replace(node_kinds=tuple(nodes))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON, in bytes, seconds and FLOP/s, with the totals."""
@@ -89,15 +91,15 @@ class Cluster(Record):
             "price_per_hour": self.price_per_hour,
         }
         return (
-            self.model_dump(mode="json", exclude={"nodes"})
+            self.model_dump(mode="json", exclude={"node_kinds"})
             | totals
-            | {"nodes": [node.model_dump(mode="json") for node in self.nodes]}
+            | {"nodes": [node.model_dump(mode="json", by_alias=True) for node in self.node_kinds]}
         )
 
     def _with_node(self, **changes: int) -> Cluster:
         if not self.is_uniform:
             raise ValueError(
-                f"cluster '{self.name}' has {len(self.nodes)} kinds of node, so one number of nodes"
-                " or workers cannot describe it: change the numbers in its file"
+                f"cluster '{self.name}' has {len(self.node_kinds)} kinds of node, so one number of"
+                " nodes or workers cannot describe it: change the numbers in its file"
             )
-        return self.replace(nodes=(self.nodes[0].replace(**changes),))
+        return self.replace(node_kinds=(self.node_kinds[0].replace(**changes),))

@@ -90,7 +90,7 @@ def parse_cluster(text: str, origin: str) -> Cluster:
     return Cluster(
         name=table.text("name"),
         description=table.text("description", default=""),
-        nodes=tuple(
+        node_kinds=tuple(
             _read_node(node, own_devices, table) for node in table.tables("node", keys=_NODE_KEYS)
         ),
     )
@@ -191,14 +191,14 @@ def _read_factor(link: Table, key: str) -> float:
 def _lines(cluster: Cluster) -> Iterator[str]:
     yield f"name = {_text(cluster.name)}"
     yield f"description = {_text(cluster.description)}"
-    devices = {node.device.name: node.device for node in cluster.nodes}
+    devices = {node.device.name: node.device for node in cluster.node_kinds}
     for name, device in devices.items():
         if name not in device_names() or load_device(name) != device:
             yield from _device_lines(device)
-    for node in cluster.nodes:
+    for node in cluster.node_kinds:
         yield from ("", "[[node]]", f"name = {_text(node.name)}")
         yield f"count = {node.count}"
-        yield f"workers = {node.workers}"
+        yield f"workers = {node.workers_per_node}"
         yield f"device = {_text(node.device.name)}"
         if node.price_per_hour is not None:
             yield f"price_per_hour = {float(node.price_per_hour)!r}"

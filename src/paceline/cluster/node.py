@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from paceline.cluster.device import Device
 from paceline.cluster.link import Link
 from paceline.cluster.record import Count, Name, NotNegative, Positive, Record
@@ -12,11 +14,12 @@ TYPICAL_JITTER = 0.05
 
 
 class Node(Record):
-    """``count`` equal machines with ``workers`` devices each."""
+    """``count`` equal machines with ``workers_per_node`` devices each."""
 
     name: Name
     count: Count = 1
-    workers: Count
+    workers_per_node: Count = Field(alias="workers")
+    """In a cluster's file, a node's table has them as ``workers``."""
     device: Device
     inside: Link
     """Between two workers of the node."""

@@ -19,7 +19,9 @@ class Record(BaseModel):
     """A value whose fields are checked when it is made and cannot be changed afterwards."""
 
     # Strict: 8.0 workers, or "8", are mistakes to report and not numbers to repair.
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, populate_by_name=True
+    )
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -30,8 +32,10 @@ class Record(BaseModel):
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed, validated like a new value."""
-        values = {name: getattr(self, name) for name in type(self).model_fields}
-        return type(self)(**values | changes)
+        fields = type(self).model_fields
+        values = {name: getattr(self, name) for name in fields}
+        names = {field.alias or name: name for name, field in fields.items()}
+        return type(self)(**values | {names.get(key, key): changes[key] for key in changes})
 
 
 def _sentence(kind: type[Record], problem: ValidationError) -> str:

@@ -92,14 +92,16 @@ def topology_of(cluster: Cluster) -> Topology:
     A ring or a tree waits for its slowest member, so where nodes differ the slowest links and the
     largest number of workers stand for all.
     """
-    inside = [Route.of_link(node.inside) for node in cluster.nodes if node.workers > 1]
-    between = [Route.of_link(node.between) for node in cluster.nodes]
+    inside = [
+        Route.of_link(node.inside) for node in cluster.node_kinds if node.workers_per_node > 1
+    ]
+    between = [Route.of_link(node.between) for node in cluster.node_kinds]
     return Topology(
         num_nodes=cluster.num_nodes,
         workers_per_node=max(cluster.workers_per_node),
-        inside=_slowest(inside or [Route.of_link(node.inside) for node in cluster.nodes]),
+        inside=_slowest(inside or [Route.of_link(node.inside) for node in cluster.node_kinds]),
         between=_slowest(between),
-        shared=any(node.between.shared for node in cluster.nodes),
+        shared=any(node.between.shared for node in cluster.node_kinds),
     )
 
 

@@ -43,8 +43,11 @@ def check_links(cluster: Cluster, *, emulation: str = "auto") -> list[LinkCheck]
         raise ValueError("a lab of one node has no link to check; give at least 2 nodes")
     # A pair is as fast as its slower link.
     asked = [min(rates[i], rates[(i + 1) % len(rates)]) for i in range(len(rates))]
-    nodes = tuple(_with_one_worker(node) for node in cluster.nodes)
-    with Lab(cluster.replace(nodes=nodes), emulation=emulation) as lab, TemporaryDirectory() as tmp:
+    nodes = tuple(_with_one_worker(node) for node in cluster.node_kinds)
+    with (
+        Lab(cluster.replace(node_kinds=nodes), emulation=emulation) as lab,
+        TemporaryDirectory() as tmp,
+    ):
         out = Path(tmp, "rates.json")
         sizes = [str(round(rate * _SECONDS_PER_CHUNK)) for rate in asked]
         module = [sys.executable, "-m", "paceline.lab.probe", f"--out={out}"]
@@ -67,4 +70,4 @@ def _with_one_worker(node: Node) -> Node:
     """The node with its whole link in the hands of one worker."""
     rate = link_rate_bytes_per_s(node)
     link = node.between.replace(bandwidth_bytes_per_s=rate, shared=True)
-    return node.replace(workers=1, between=link)
+    return node.replace(workers_per_node=1, between=link)

@@ -38,7 +38,7 @@ def lay_out(
         if nodes is not None:
             layout = layout.with_nodes(nodes)
         if counts:
-            layout = layout.with_workers(counts[0])
+            layout = layout.with_workers_per_node(counts[0])
     if link is not None:
         layout = layout.with_link(parse_bandwidth(link))
     link_rates_bytes_per_s(layout)  # refuses what no lab can emulate
@@ -64,13 +64,13 @@ def _with_unequal_workers(layout: Cluster, counts: Sequence[int]) -> Cluster:
     if not layout.is_uniform:
         raise ValueError(
             f"--workers with several numbers needs a cluster with one kind of node, and "
-            f"{layout.name!r} has {len(layout.nodes)}"
+            f"{layout.name!r} has {len(layout.node_kinds)}"
         )
     nodes = tuple(
-        layout.nodes[0].replace(name=f"node{i}", count=1, workers=count)
+        layout.node_kinds[0].replace(name=f"node{i}", count=1, workers_per_node=count)
         for i, count in enumerate(counts)
     )
-    return layout.replace(nodes=nodes)
+    return layout.replace(node_kinds=nodes)
 
 
 def parse_slow(texts: Sequence[str], layout: Cluster) -> dict[tuple[int, int], float]:
@@ -99,12 +99,16 @@ def parse_slow(texts: Sequence[str], layout: Cluster) -> dict[tuple[int, int], f
 
 def link_rate_bytes_per_s(node: Node) -> float:
     """The rate of a node's link: that of all its workers' links, if each has its own."""
-    return node.between.bandwidth_bytes_per_s * (1 if node.between.shared else node.workers)
+    return node.between.bandwidth_bytes_per_s * (
+        1 if node.between.shared else node.workers_per_node
+    )
 
 
 def link_rates_bytes_per_s(layout: Cluster) -> tuple[float, ...]:
     """The rate of each physical node's link; ValueError if one is too fast to emulate."""
-    rates = tuple(link_rate_bytes_per_s(node) for node in layout.nodes for _ in range(node.count))
+    rates = tuple(
+        link_rate_bytes_per_s(node) for node in layout.node_kinds for _ in range(node.count)
+    )
     if max(rates) > _MOST_RATE_BYTES_PER_S:
         raise ValueError(
             f"a lab emulates links up to {format_bandwidth(_MOST_RATE_BYTES_PER_S, bits=True)}, "

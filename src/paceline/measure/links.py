@@ -104,7 +104,7 @@ def measured_cluster(
     """The cluster of a job: its nodes and measured links, and everything else from ``base``."""
     links = {one.place: one.link for one in measured}
     own = f"measured by 'paceline measure links'; whatever was not is from {base.name}"
-    kind = base.nodes[0].replace(source=own, **links)
+    kind = base.node_kinds[0].replace(source=own, **links)
     if workers is not None:
         kind = kind.replace(
             slowdown=workers.slowdown,
@@ -115,11 +115,11 @@ def measured_cluster(
     groups = [(workers, len(list(same))) for workers, same in groupby(node_sizes)]
     names = [kind.name] if len(groups) == 1 else [f"{kind.name}-{i}" for i in range(len(groups))]
     nodes = [
-        kind.replace(name=node_name, count=count, workers=workers)
+        kind.replace(name=node_name, count=count, workers_per_node=workers)
         for node_name, (workers, count) in zip(names, groups, strict=True)
     ]
     description = f"{sum(node_sizes)} workers on {len(node_sizes)} nodes, {own}"
-    return base.replace(name=name, nodes=tuple(nodes), description=description)
+    return base.replace(name=name, node_kinds=tuple(nodes), description=description)
 
 
 def _with_contention(

@@ -83,7 +83,7 @@ def predict(
     models = _models(chosen, device, model)
     if chosen is None or chosen.num_workers == 1:
         (own,) = models.values()
-        slowdown = 1.0 if chosen is None else chosen.nodes[0].slowdown
+        slowdown = 1.0 if chosen is None else chosen.node_kinds[0].slowdown
         alone = compute_cost(capture, own, slowdown=slowdown)
         if trace is not None:
             write_alone_trace(trace, capture, alone)
@@ -162,7 +162,9 @@ def _models(
 ) -> dict[str, KernelModel]:
     """The kernel model of each device of the cluster, or of the one that was asked for."""
     if isinstance(model, KernelModel):
-        names = {node.device.name for node in cluster.nodes} if cluster else {model.device.name}
+        names = (
+            {node.device.name for node in cluster.node_kinds} if cluster else {model.device.name}
+        )
         return dict.fromkeys(sorted(names), model)
     if cluster is None:
         fallback = "h200" if model is None else ""
@@ -170,8 +172,8 @@ def _models(
     if model is not None and device is None:
         # Who measured their own kernels means them, whatever the cluster's file calls its devices.
         own = load_kernel_model("", model=model)
-        return {node.device.name: own for node in cluster.nodes}
-    devices = {node.device.name: node.device for node in cluster.nodes}
+        return {node.device.name: own for node in cluster.node_kinds}
+    devices = {node.device.name: node.device for node in cluster.node_kinds}
     return {
         name: load_kernel_model(_known(own), model=model) for name, own in sorted(devices.items())
     }
@@ -187,7 +189,7 @@ def _known(device: str | Device) -> str | Device:
 def _resized(cluster: str | Path | Cluster, nodes: int | None, workers: int | None) -> Cluster:
     chosen = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     if workers is not None:
-        chosen = chosen.with_workers(workers)
+        chosen = chosen.with_workers_per_node(workers)
     if nodes is not None:
         chosen = chosen.with_nodes(nodes)
     if chosen.num_workers > MOST_WORKERS:
@@ -203,7 +205,9 @@ def _on(device: str | Device | None, cluster: Cluster) -> Cluster:
     if device is None:
         return cluster
     own = load_device(device) if isinstance(device, str) else device
-    return cluster.replace(nodes=tuple(node.replace(device=own) for node in cluster.nodes))
+    return cluster.replace(
+        node_kinds=tuple(node.replace(device=own) for node in cluster.node_kinds)
+    )
 
 
 def _alone(capture: Capture, model: KernelModel, alone: Compute) -> Prediction:
@@ -256,7 +260,8 @@ def _together(
     bottleneck: Bottleneck = "communication" if exposed_s > step_s / 2 else base.bottleneck
     # What the workers would do if nobody waited for anybody.
     unhindered_per_s = sum(
-        count * node.workers * capture.batch / alone.timeline.step_s for alone, node, count in kinds
+        count * node.workers_per_node * capture.batch / alone.timeline.step_s
+        for alone, node, count in kinds
     )
     throughput_per_s = cluster.num_workers * capture.batch / step_s
     fits = all(
@@ -265,7 +270,7 @@ def _together(
     )
     return replace(
         base,
-        device=", ".join(dict.fromkeys(node.device.name for node in cluster.nodes)),
+        device=", ".join(dict.fromkeys(node.device.name for node in cluster.node_kinds)),
         nodes=cluster.num_nodes,
         workers=cluster.num_workers,
         strategy=strategy,
@@ -295,8 +300,8 @@ def _device_warnings(kinds: Iterable[Compute]) -> tuple[str, ...]:
 
 
 def _link_warnings(cluster: Cluster) -> tuple[str, ...]:
-    used = [node.between for node in cluster.nodes] if cluster.num_nodes > 1 else []
-    used += [node.inside for node in cluster.nodes if node.workers > 1]
+    used = [node.between for node in cluster.node_kinds] if cluster.num_nodes > 1 else []
+    used += [node.inside for node in cluster.node_kinds if node.workers_per_node > 1]
     if all(link.source.startswith("measured") for link in used):
         return ()
     return (

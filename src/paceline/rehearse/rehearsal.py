@@ -178,13 +178,13 @@ class Rehearsal:
         ]
         rules = [
             NodeRules(
-                workers=node.workers,
+                workers=node.workers_per_node,
                 nodes=count,
                 serial=priced.serial,
                 collective=_collective_cost(
                     replace(topology, inside=Route.of_link(node.inside)),
                     _library(priced),
-                    node.workers,
+                    node.workers_per_node,
                 ),
                 interference=_interference(node),
                 busy_factor=_busy_factor(node),
@@ -192,7 +192,7 @@ class Rehearsal:
             )
             for priced, (node, count) in zip(prices, kinds, strict=True)
         ]
-        sizes = [node.workers for node, _ in kinds]
+        sizes = [node.workers_per_node for node, _ in kinds]
         return self._consistent(sizes, prices, rules, with_spans=with_spans)
 
     def retime(self, conditions: Conditions, model: KernelModel) -> Timed:
@@ -338,7 +338,7 @@ def rehearse(
 def distinct_nodes(cluster: Cluster) -> list[tuple[Node, int]]:
     """The kinds of node that differ, and how many nodes there are of each."""
     found: dict[Node, int] = {}
-    for node in cluster.nodes:
+    for node in cluster.node_kinds:
         plain = node.replace(name="node", count=1, price_per_hour=None, source="")
         found[plain] = found.get(plain, 0) + node.count
     return list(found.items())
@@ -351,7 +351,7 @@ def _library(prices: Prices) -> Library:
 def _interference(node: Node) -> dict[TeamName, Numbers]:
     between, inside = node.between.interference, node.inside.interference
     lone = node.between.lone_interference  # across, one of a node's workers communicates
-    across = between / node.workers if lone is None else lone
+    across = between / node.workers_per_node if lone is None else lone
     return {"world": between, "across": across, "node": inside}
 
 

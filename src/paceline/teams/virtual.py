@@ -293,7 +293,7 @@ def virtual_workers(
         node=team("node"),
         across=team("across"),
         background=VirtualBackground(node=team("node"), across=team("across"), journal=journal),
-        nodes=nodes,
+        ranks_by_node=nodes,
         node_names=tuple(f"node {place}" for place in range(len(node_sizes))),
         clock=lambda: 0.0,
     )

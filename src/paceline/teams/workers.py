@@ -36,14 +36,14 @@ class Workers:
     """The teams of one job: all workers, those of my machine, and my peers on the others.
 
     ``across`` holds the workers with my local index, one on each node that has so many. Nodes may
-    have unequal numbers of workers: ``nodes[i]`` are the ranks on node ``i``.
+    have unequal numbers of workers: ``ranks_by_node[i]`` are the ranks on node ``i``.
     """
 
     world: Team
     node: Team
     across: Team
     background: Background
-    nodes: tuple[tuple[int, ...], ...]
+    ranks_by_node: tuple[tuple[int, ...], ...]
     node_names: tuple[str, ...]
     clock: Callable[[], float] = time.perf_counter
     """Seconds since some moment; virtual seconds in a rehearsal."""
@@ -55,22 +55,22 @@ class Workers:
     @property
     def num_nodes(self) -> int:
         """The number of machines."""
-        return len(self.nodes)
+        return len(self.ranks_by_node)
 
     @property
     def node_index(self) -> int:
         """The place of this worker's machine among the machines."""
-        return next(i for i, ranks in enumerate(self.nodes) if self.world.rank in ranks)
+        return next(i for i, ranks in enumerate(self.ranks_by_node) if self.world.rank in ranks)
 
     @property
     def node_sizes(self) -> tuple[int, ...]:
         """The number of workers on each machine."""
-        return tuple(len(ranks) for ranks in self.nodes)
+        return tuple(len(ranks) for ranks in self.ranks_by_node)
 
     @property
     def num_shared_indices(self) -> int:
         """How many local indices every node has: the number of teams that span all nodes."""
-        return min(len(ranks) for ranks in self.nodes)
+        return min(len(ranks) for ranks in self.ranks_by_node)
 
     def close(self) -> None:
         """Give back threads and connections; the teams are of no use any more.
@@ -165,7 +165,7 @@ def form_workers(
         background=Background(
             node=team("background node"), across=team("background across"), watch=watch
         ),
-        nodes=tuple(tuple(ranks) for ranks in nodes),
+        ranks_by_node=tuple(tuple(ranks) for ranks in nodes),
         node_names=node_names,
         watch=watch,
         _groups=groups,

@@ -86,7 +86,7 @@ class Tracer:
         if workers.world.rank == 0:
             names = {
                 rank: f"node {node} worker {place}"
-                for node, ranks in enumerate(workers.nodes)
+                for node, ranks in enumerate(workers.ranks_by_node)
                 for place, rank in enumerate(ranks)
             }
             spans = [span for part in parts for span in _decode(part)]

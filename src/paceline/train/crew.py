@@ -20,7 +20,7 @@ class Crew:
         self._workers = workers
         self.rank = 0 if workers is None else workers.world.rank
         self.leads_node = workers is None or workers.node.rank == 0
-        self.nodes = [[0]] if workers is None else [list(ranks) for ranks in workers.nodes]
+        self.nodes = [[0]] if workers is None else [list(ranks) for ranks in workers.ranks_by_node]
 
     def share(self, work: Callable[[], Any], *, task: str) -> list[Any]:
         """Do ``work`` on every worker; what it returned on each, by rank, as JSON carries it.

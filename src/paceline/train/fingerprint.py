@@ -72,5 +72,7 @@ def check_agreement(own: Mapping[str, str], workers: Workers) -> None:
 
 def _node_of(rank: int, workers: Workers) -> str:
     return next(
-        name for name, ranks in zip(workers.node_names, workers.nodes, strict=True) if rank in ranks
+        name
+        for name, ranks in zip(workers.node_names, workers.ranks_by_node, strict=True)
+        if rank in ranks
     )

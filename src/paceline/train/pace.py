@@ -421,7 +421,7 @@ class Pace:
         """Keep who stands by at its node's parameters: it may have to carry the next exchange."""
         if self._joining is None or self.strategy.lockstep() is None:
             return
-        ranks = self.workers.nodes[self.workers.node_index]
+        ranks = self.workers.ranks_by_node[self.workers.node_index]
         active = [place for place, rank in enumerate(ranks) if rank in self._joining.active]
         if 0 < len(active) < len(ranks):
             take_over(self._replica.tensors().values(), self.workers.node, active[0])
@@ -432,7 +432,9 @@ class Pace:
         if team is None:
             return
         is_world = team is self.workers.world
-        ranks = range(team.size) if is_world else self.workers.nodes[self.workers.node_index]
+        ranks = (
+            range(team.size) if is_world else self.workers.ranks_by_node[self.workers.node_index]
+        )
         source = joining.last_of(list(ranks))
         if source is None:
             return
