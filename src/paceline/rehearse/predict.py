@@ -168,18 +168,18 @@ def _models(
         return dict.fromkeys(sorted(names), model)
     if cluster is None:
         fallback = "h200" if model is None else ""
-        return {"": load_kernel_model(_known(device or fallback), model=model)}
+        return {"": load_kernel_model(known_device(device or fallback), model=model)}
     if model is not None and device is None:
         # Who measured their own kernels means them, whatever the cluster's file calls its devices.
         own = load_kernel_model("", model=model)
         return {node.device.name: own for node in cluster.node_kinds}
     devices = {node.device.name: node.device for node in cluster.node_kinds}
     return {
-        name: load_kernel_model(_known(own), model=model) for name, own in sorted(devices.items())
+        name: load_kernel_model(known_device(own), model=model) for name, own in sorted(devices.items())
     }
 
 
-def _known(device: str | Device) -> str | Device:
+def known_device(device: str | Device) -> str | Device:
     """A preset's device is the built-in one of its name, which may have a profile."""
     if isinstance(device, Device) and device.name in device_names():
         return device.name if load_device(device.name) == device else device
@@ -289,8 +289,13 @@ def _together(
     )
 
 
+def link_uncertainty(cluster: Cluster) -> float:
+    """Of exposed communication over a cluster's links: one standard deviation, relative."""
+    return NOMINAL_LINK_UNCERTAINTY if _link_warnings(cluster) else MEASURED_LINK_UNCERTAINTY
+
+
 def _uncertainty(base: Prediction, exposed_share: float, cluster: Cluster) -> float:
-    link = NOMINAL_LINK_UNCERTAINTY if _link_warnings(cluster) else MEASURED_LINK_UNCERTAINTY
+    link = link_uncertainty(cluster)
     return float(np.hypot((1 - exposed_share) * base.uncertainty, exposed_share * link))
 
 

@@ -40,8 +40,13 @@ class Conditions:
     """How many times as fast the device computes as the kernel model's."""
     memory: Numbers = 1.0
     """How many times as fast its memory is."""
+    host: float = 1.0
+    """How many times as fast its host issues."""
     jitter: float = TYPICAL_JITTER
     """How much a worker's time varies: its standard deviation over its mean."""
+    node: Node | None = None
+    """What else is known of the nodes: their slowdown, and what communication and computing cost
+    each other."""
 
     def parts(self, size: int) -> Iterator[Conditions]:
         """The same conditions, so many at a time: what fits into a cache is faster."""
@@ -211,7 +216,14 @@ class Rehearsal:
         return parts[0] if len(parts) == 1 else _joined(parts)
 
     def _retime(self, conditions: Conditions, model: KernelModel) -> Timed:
-        prices = self._prices(model, arithmetic=conditions.arithmetic, memory=conditions.memory)
+        node = conditions.node
+        prices = self._prices(
+            model,
+            slowdown=1.0 if node is None else node.slowdown,
+            arithmetic=conditions.arithmetic,
+            memory=conditions.memory,
+            host=conditions.host,
+        )
         rules = NodeRules(
             workers=conditions.topology.workers_per_node,
             nodes=conditions.topology.num_nodes,
@@ -219,6 +231,8 @@ class Rehearsal:
             collective=_collective_cost(
                 conditions.topology, _library(prices), conditions.topology.workers_per_node
             ),
+            interference={} if node is None else _interference(node),
+            busy_factor={} if node is None else _busy_factor(node),
             jitter=conditions.jitter,
         )
         return self._consistent([self.node_sizes[0]], [prices], [rules])
@@ -373,16 +387,17 @@ def _prices(
     slowdown: Numbers = 1.0,
     arithmetic: Numbers = 1.0,
     memory: Numbers = 1.0,
+    host: float = 1.0,
 ) -> Prices:
     factor = model.host.factors.get("optimizer", 1.0)
 
     def cost(calls: Sequence[Call]) -> tuple[Seconds, Seconds]:
         host_s = factor * np.array([model.host.bare_s(call) for call in calls])
         device_s = device_calls_s(calls, model, arithmetic=arithmetic, memory=memory)
-        return slowdown * host_s, slowdown * device_s
+        return slowdown / host * host_s, slowdown * device_s
 
     return Prices(
-        host_s=slowdown * model.host.calls_s(capture),
+        host_s=slowdown / host * model.host.calls_s(capture),
         device_s=slowdown
         * device_calls_s(capture.calls, model, arithmetic=arithmetic, memory=memory),
         calls=cost,

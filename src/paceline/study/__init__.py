@@ -1,0 +1,8 @@
+"""How training scales, what limits it, and what to do about it."""
+
+from __future__ import annotations
+
+from paceline.study.study import Study, study
+from paceline.study.table import StudyTable
+
+__all__ = ["Study", "StudyTable", "study"]

@@ -1,0 +1,218 @@
+"""How a training step scales along five axes, and what limits it where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.cluster import Cluster, load_cluster
+from paceline.kernels.library import load_kernel_model
+from paceline.kernels.model import KernelModel
+from paceline.rehearse.predict import known_device, link_uncertainty
+from paceline.steps import Step
+from paceline.strategies import strategy_names
+from paceline.study.axes import Axes, AxisName, make_axes
+from paceline.study.crossings import Curve, crossings_of
+from paceline.study.placement import num_nodes_of
+from paceline.study.points import SCALINGS, Array, Points, Scaling, make_points
+from paceline.study.table import StudyTable
+from paceline.study.timing import RESOURCES, Timing
+
+DEFAULT_MAPS: tuple[tuple[AxisName, AxisName], ...] = (("workers", "link"), ("workers", "batch"))
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """What a study found."""
+
+    model: str
+    cluster: Cluster
+    base: Mapping[str, float]
+    """The point that the axes go through."""
+    axes: Axes
+    table: StudyTable
+    crossings: tuple[str, ...]
+    """Where the limits change, in words."""
+    warnings: tuple[str, ...]
+
+    def to_pandas(self) -> Any:
+        """The table as a pandas DataFrame."""
+        return self.table.to_pandas()
+
+
+def study(
+    step: Step,
+    *,
+    cluster: str | Path | Cluster,
+    strategies: Sequence[str] | None = None,
+    workers: str | Sequence[int] | None = None,
+    link: str | Sequence[float] | None = None,
+    batch: str | Sequence[int] | None = None,
+    arithmetic: str | Sequence[float] | None = None,
+    memory_bandwidth: str | Sequence[float] | None = None,
+    maps: Sequence[tuple[AxisName, AxisName]] = DEFAULT_MAPS,
+    scalings: Sequence[Scaling] = SCALINGS,
+    kernel_model: KernelModel | Path | None = None,
+    jitter: float | None = None,
+    progress: Progress | None = None,
+) -> Study:
+    """How a step scales with its batch size, its device, its links and the number of workers.
+
+    Each axis is varied alone, from the cluster and the step as they are given, and in pairs as
+    maps. Every point has its step time with a range, throughput, efficiency, cost, what limits it,
+    and what a tenth more of each resource would bring.
+
+    Args:
+        step: What is trained; captured once per batch size.
+        cluster: A cluster of equal nodes: a preset's name, a TOML file, or a ``Cluster``.
+        strategies: Names of strategies; all by default.
+        workers: Numbers of workers, or a range such as ``"1:4096"``.
+        link: Bandwidths between nodes in bytes per second, or a range such as ``"1gbit:800gbit"``.
+        batch: Batch sizes per worker, or a range such as ``"8:512"``.
+        arithmetic: Factors on the device's arithmetic speed, or a range such as ``"0.5:4"``.
+        memory_bandwidth: Factors on the device's memory bandwidth, likewise.
+        maps: Pairs of axes that are varied together.
+        scalings: ``"weak"`` keeps the batch per worker, ``"strong"`` the global batch.
+        kernel_model: A kernel model, or a file that ``paceline fit`` wrote.
+        jitter: How much a worker's time varies; by default the cluster's own figure.
+        progress: Called with what is done, how much of it, and the total.
+
+    Returns:
+        The table of all points, and where the limits change, in words.
+    """
+    chosen = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    axes = make_axes(
+        chosen,
+        step.batch,
+        batches=batch,
+        arithmetic=arithmetic,
+        memory_bandwidth=memory_bandwidth,
+        link=link,
+        workers=workers,
+    )
+    kind = chosen.node_kinds[0]
+    base: dict[AxisName, float] = {
+        "batch": step.batch,
+        "arithmetic": 1.0,
+        "memory_bandwidth": 1.0,
+        "link": kind.between.bandwidth_bytes_per_s,
+        "workers": chosen.num_workers,
+    }
+    names = tuple(strategy_names() if strategies is None else strategies)
+    points = make_points(axes, base, strategies=names, maps=maps, scalings=scalings)
+    timing = Timing(
+        step=step,
+        cluster=chosen,
+        kernel_model=_kernel_model(chosen, kernel_model),
+        jitter=kind.jitter if jitter is None else jitter,
+    )
+    table = _table(points, timing, progress or _silent)
+    return Study(
+        model=step.title,
+        cluster=chosen,
+        base=base,
+        axes=axes,
+        table=table,
+        crossings=tuple(_crossings(names, table, points, timing)),
+        warnings=timing.compute_of(step.batch).warnings,
+    )
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    pass
+
+
+def _kernel_model(cluster: Cluster, kernel_model: KernelModel | Path | None) -> KernelModel:
+    if isinstance(kernel_model, KernelModel):
+        return kernel_model
+    return load_kernel_model(known_device(cluster.node_kinds[0].device), model=kernel_model)
+
+
+def _table(points: Points, timing: Timing, progress: Progress) -> StudyTable:
+    total = len(points) * (2 + len(RESOURCES))
+    progress("one worker alone", 0, total)
+    alone_s = timing.alone_s(points)
+    progress("all workers", len(points), total)
+    steps_s = timing.steps_s(points)
+    gains: dict[str, Array] = {}
+    for number, resource in enumerate(RESOURCES, start=2):
+        progress(f"more of {resource}", number * len(points), total)
+        gains[resource] = 1 - timing.steps_s(points, resource) / steps_s
+    progress("done", total, total)
+    return StudyTable(columns=_columns(points, timing, alone_s, steps_s, gains))
+
+
+def _columns(
+    points: Points, timing: Timing, alone_s: Array, steps_s: Array, gains: Mapping[str, Array]
+) -> dict[str, Array]:
+    per_s = points.workers * points.batch / steps_s
+    exposed_s = np.maximum(steps_s - alone_s, 0.0)
+    uncertainty = _uncertainty(points, timing, exposed_s / steps_s)
+    nodes = num_nodes_of(points.workers, timing.workers_per_node)
+    price = timing.cluster.node_kinds[0].price_per_hour
+    hourly = nodes * (np.nan if price is None else price)
+    memory_bytes = _by_batch(points, lambda batch: timing.compute_of(batch).memory_bytes)
+    return {
+        "sweep": points.sweep,
+        "scaling": points.scaling,
+        "strategy": points.strategy,
+        "batch": points.batch,
+        "arithmetic": points.arithmetic,
+        "memory_bandwidth": points.memory_bandwidth,
+        "link_bytes_per_s": points.link,
+        "workers": points.workers,
+        "nodes": nodes,
+        "step_s": steps_s,
+        "low_s": steps_s * np.maximum(1 - uncertainty, 0.0),
+        "high_s": steps_s * (1 + uncertainty),
+        "exposed_communication_s": exposed_s,
+        "throughput_per_s": per_s,
+        "efficiency": alone_s / steps_s,
+        "dollars_per_million_samples": hourly / 3600 / per_s * 1e6,
+        "fits": memory_bytes <= timing.kernel_model.device.memory_bytes,
+        "bottleneck": np.array(RESOURCES)[np.argmax([gains[name] for name in RESOURCES], axis=0)],
+        **{f"gain_{name.replace(' ', '_')}": gain for name, gain in gains.items()},
+    }
+
+
+def _uncertainty(points: Points, timing: Timing, exposed_share: Array) -> Array:
+    own = _by_batch(points, lambda batch: timing.compute_of(batch).uncertainty)
+    return np.hypot((1 - exposed_share) * own, exposed_share * link_uncertainty(timing.cluster))
+
+
+def _by_batch(points: Points, value: Callable[[int], float]) -> Array:
+    batches, places = np.unique(points.batch, return_inverse=True)
+    return np.array([value(int(batch)) for batch in batches])[places]
+
+
+def _crossings(
+    names: Sequence[str], table: StudyTable, points: Points, timing: Timing
+) -> list[str]:
+    found = []
+    for name in names:
+        along = (points.sweep == "workers") & (points.scaling == "weak") & (points.strategy == name)
+        places = np.flatnonzero(along)
+        if not len(places):
+            continue
+        own = Curve(
+            workers=points.workers[places],
+            bottleneck=table["bottleneck"][places],
+            efficiency=table["efficiency"][places],
+        )
+
+        def twice(places: Array = places) -> Curve:
+            some = points.take(places)
+            faster = _table(replace(some, link=2 * some.link), timing, _silent)
+            return Curve(
+                workers=some.workers,
+                bottleneck=faster["bottleneck"],
+                efficiency=faster["efficiency"],
+            )
+
+        found += crossings_of(name, own, twice)
+    return found

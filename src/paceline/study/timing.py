@@ -1,0 +1,156 @@
+"""Times the points of a study: one capture per batch size, one recording per strategy and size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
+
+import numpy as np
+
+from paceline.cluster import Cluster
+from paceline.collectives import Topology
+from paceline.kernels.model import KernelModel
+from paceline.rehearse.cache import captured, rehearsed
+from paceline.rehearse.compute import Compute, compute_cost, device_calls_s, is_serial
+from paceline.rehearse.rehearsal import Conditions
+from paceline.steps import Step
+from paceline.study.batches import resized
+from paceline.study.placement import topology_for
+from paceline.study.points import Array, Points
+
+Resource = Literal[
+    "arithmetic", "memory bandwidth", "link bandwidth", "link latency", "host", "stragglers"
+]
+RESOURCES: tuple[Resource, ...] = get_args(Resource)
+MORE = 1.1
+"""How much more of a resource its gain is told for."""
+
+
+@dataclass(kw_only=True)
+class Timing:
+    """What the points of one study share."""
+
+    step: Step
+    cluster: Cluster
+    kernel_model: KernelModel
+    jitter: float
+    _steps: dict[int, Step] = field(default_factory=dict)
+    _computes: dict[int, Compute] = field(default_factory=dict)
+
+    @property
+    def workers_per_node(self) -> int:
+        """Of the studied cluster."""
+        return self.cluster.node_kinds[0].workers_per_node
+
+    def step_of(self, batch: int) -> Step:
+        """The step with another batch size; the same object every time, so captured once."""
+        if batch not in self._steps:
+            self._steps[batch] = resized(self.step, batch)
+        return self._steps[batch]
+
+    def compute_of(self, batch: int) -> Compute:
+        """What one worker computes per step, without any communication."""
+        if batch not in self._computes:
+            self._computes[batch] = compute_cost(
+                captured(self.step_of(batch)), self.kernel_model, slowdown=self._slowdown
+            )
+        return self._computes[batch]
+
+    def alone_s(self, points: Points) -> Array:
+        """Seconds per step of one worker that waits for nobody."""
+        found = np.empty(len(points))
+        for batch in np.unique(points.batch):
+            places = np.flatnonzero(points.batch == batch)
+            found[places] = self._alone_s(self._conditions(points.take(places)), int(batch))
+        return found
+
+    def steps_s(self, points: Points, more: Resource | None = None) -> Array:
+        """Seconds per step; with ``more``, where there is a tenth more of that resource."""
+        found = np.empty(len(points))
+        for places in groups(points, self.workers_per_node):
+            some = points.take(places)
+            conditions = with_more(self._conditions(some), more)
+            found[places] = self._group_s(some, conditions)
+        return found
+
+    @property
+    def _slowdown(self) -> float:
+        return self.cluster.node_kinds[0].slowdown
+
+    def _conditions(self, points: Points) -> Conditions:
+        return Conditions(
+            topology=topology_for(self.cluster, points.workers, points.link),
+            arithmetic=_plain(points.arithmetic),
+            memory=_plain(points.memory_bandwidth),
+            jitter=self.jitter,
+            node=self.cluster.node_kinds[0],
+        )
+
+    def _group_s(self, points: Points, conditions: Conditions) -> Array:
+        """Points of one strategy, one batch size and one shape of cluster."""
+        batch, num_workers = int(points.batch[0]), int(points.workers[0])
+        if num_workers == 1:
+            return np.broadcast_to(self._alone_s(conditions, batch), len(points))
+        size = min(num_workers, self.workers_per_node)
+        is_one_node = num_workers <= self.workers_per_node
+        sizes = (size,) if is_one_node else (size, size)
+        rehearsal = rehearsed(self.step_of(batch), str(points.strategy[0]), sizes, {})
+        timed = rehearsal.retime(conditions, self.kernel_model)
+        return np.broadcast_to(np.asarray(timed.step_s), len(points))
+
+    def _alone_s(self, conditions: Conditions, batch: int) -> Array:
+        calls = captured(self.step_of(batch)).calls
+        device_s = device_calls_s(
+            calls,
+            self.kernel_model,
+            arithmetic=conditions.arithmetic,
+            memory=conditions.memory,
+        ).sum(axis=-1)
+        host_s = self.compute_of(batch).timeline.host_s / conditions.host
+        device_s = self._slowdown * device_s
+        both = host_s + device_s if is_serial(self.kernel_model) else np.maximum(host_s, device_s)
+        return np.asarray(both)
+
+
+def groups(points: Points, per_node: int) -> Iterator[Array]:
+    """Places of the points that one recording can time together."""
+    several = points.workers > per_node
+    # Inside one node each number of workers is recorded by itself: they differ in kind (a worker
+    # alone communicates nothing), and there are few of them.
+    shape = np.where(several, per_node + 1, points.workers)
+    _, strategies = np.unique(points.strategy, return_inverse=True)
+    keys = np.stack([strategies, points.batch, shape], axis=1)
+    _, group = np.unique(keys, axis=0, return_inverse=True)
+    group = np.ravel(group)
+    order = np.argsort(group, kind="stable")
+    yield from np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
+
+
+def with_more(conditions: Conditions, more: Resource | None) -> Conditions:
+    """The same conditions with a tenth more of a resource."""
+    if more == "arithmetic":
+        return replace(conditions, arithmetic=conditions.arithmetic * MORE)
+    if more == "memory bandwidth":
+        return replace(conditions, memory=conditions.memory * MORE)
+    if more == "host":
+        return replace(conditions, host=conditions.host * MORE)
+    if more == "stragglers":
+        return replace(conditions, jitter=conditions.jitter / MORE)
+    if more in ("link bandwidth", "link latency"):
+        return replace(conditions, topology=_better_links(conditions.topology, more))
+    return conditions
+
+
+def _better_links(topology: Topology, more: Resource) -> Topology:
+    """Between nodes where there are several; inside the node where there is one."""
+    name = "between" if np.max(topology.num_nodes) > 1 else "inside"
+    link = getattr(topology, name)
+    if more == "link bandwidth":
+        return replace(topology, **{name: link.times(MORE)})
+    return replace(topology, **{name: replace(link, latency_s=link.latency_s / MORE)})
+
+
+def _plain(values: Array) -> Array | float:
+    """One number where all are the same, which is many times as fast to play."""
+    return float(values[0]) if np.all(values == values[0]) else values
