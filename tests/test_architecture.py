@@ -22,6 +22,7 @@ ORDER = (
     "train",
     "rehearse",
     "measure",
+    "study",
     "lab",
     "race",
     "cli",

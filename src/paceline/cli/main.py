@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from paceline.cli import cluster, fit, frame, kernels, lab, measure, predict, race, strategies
+from paceline.cli import (
+    cluster,
+    fit,
+    frame,
+    kernels,
+    lab,
+    measure,
+    predict,
+    race,
+    strategies,
+    study,
+)
 from paceline.ending import end_quickly
 from paceline.version import __version__
 
@@ -23,6 +34,7 @@ kernels.register(measure.app)
 predict.register(app)
 race.register(app)
 strategies.register(app)
+study.register(app)
 
 
 def _print_version(value: bool) -> None:

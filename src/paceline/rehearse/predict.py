@@ -175,7 +175,8 @@ def _models(
         return {node.device.name: own for node in cluster.node_kinds}
     devices = {node.device.name: node.device for node in cluster.node_kinds}
     return {
-        name: load_kernel_model(known_device(own), model=model) for name, own in sorted(devices.items())
+        name: load_kernel_model(known_device(own), model=model)
+        for name, own in sorted(devices.items())
     }
 
 

@@ -58,7 +58,7 @@ def make_axes(
     """Axes around a cluster and a batch size; what is not given has a sensible range.
 
     Args:
-        cluster: The cluster that is studied; its own figures are always among the values.
+        cluster: The cluster that is studied.
         batch: The step's own batch size per worker.
         batches: Batch sizes per worker, or a range such as ``8:512``.
         arithmetic: Factors on the device's arithmetic speed, or a range such as ``0.5:4``.

@@ -22,7 +22,7 @@ class Points:
     """One entry per point in every array."""
 
     sweep: Array
-    """The axis along which the point lies, or two joined by ``*``."""
+    """The axis along which the point lies, two joined by ``*``, or ``base``, where all meet."""
     scaling: Array
     """Whether the batch per worker or the global batch is constant along the axis."""
     strategy: Array
@@ -68,6 +68,7 @@ def make_points(
 def _sweeps(
     axes: Axes, base: dict[AxisName, float], strategy: str, scalings: Sequence[Scaling]
 ) -> Iterator[dict[str, Any]]:
+    yield _row("base", "weak", strategy, base)
     names: tuple[AxisName, ...] = ("batch", "arithmetic", "memory_bandwidth", "link")
     for name in names:
         for value in axes.values(name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,11 +39,34 @@ class Study:
     table: StudyTable
     crossings: tuple[str, ...]
     """Where the limits change, in words."""
+    strategies: tuple[str, ...]
+    scalings: tuple[Scaling, ...]
     warnings: tuple[str, ...]
 
+    def base_row(self, strategy: str | None = None) -> dict[str, Any]:
+        """The point that all axes go through, for one strategy; by default the first."""
+        own = self.table.where(sweep="base", strategy=strategy or self.strategies[0])
+        return next(own.rows())
+
     def to_pandas(self) -> Any:
-        """The table as a pandas DataFrame."""
+        """The table as a pandas DataFrame, one row per point; needs pandas."""
         return self.table.to_pandas()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "model": self.model,
+            "cluster": self.cluster.name,
+            "base": dict(self.base),
+            "strategies": list(self.strategies),
+            "crossings": list(self.crossings),
+            "warnings": list(self.warnings),
+            "points": self.table.to_list(),
+        }
+
+    def to_json(self) -> str:
+        """The same as text."""
+        return json.dumps(self.to_dict(), indent=1)
 
 
 def study(
@@ -119,6 +143,8 @@ def study(
         axes=axes,
         table=table,
         crossings=tuple(_crossings(names, table, points, timing)),
+        strategies=names,
+        scalings=tuple(scalings),
         warnings=timing.compute_of(step.batch).warnings,
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -55,10 +54,9 @@ class StudyTable:
         writer.writerows(zip(*(column.tolist() for column in self.columns.values()), strict=True))
         return text.getvalue()
 
-    def to_json(self) -> str:
-        """A JSON list with one object per point; what is not known is null."""
-        rows = [{key: _finite(value) for key, value in row.items()} for row in self.rows()]
-        return json.dumps(rows)
+    def to_list(self) -> list[dict[str, Any]]:
+        """One object per point for JSON; what is not known is None."""
+        return [{key: _finite(value) for key, value in row.items()} for row in self.rows()]
 
 
 def _finite(value: Any) -> Any:

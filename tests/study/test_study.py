@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+
+from paceline.cluster import load_cluster
+from paceline.rehearse import predict
+from paceline.steps import Step, zoo_step
+from paceline.study import Study, study
+from paceline.study.crossings import Curve, crossings_of
+
+STRATEGIES = ("sync", "daso", "local-sgd")
+CLUSTER = load_cluster("ethernet-10g")
+
+
+@pytest.fixture(scope="module")
+def step() -> Step:
+    return zoo_step("small-cnn", batch=32)
+
+
+@pytest.fixture(scope="module")
+def found(step: Step) -> Study:
+    return study(
+        step,
+        cluster=CLUSTER,
+        strategies=STRATEGIES,
+        workers=[1, 2, 4, 8, 16, 64, 128],
+        batch=[16, 32],
+        link="100mbit:100gbit",
+        arithmetic=[0.5, 1.0, 2.0],
+        memory_bandwidth=[0.5, 1.0, 2.0],
+        maps=[("workers", "link")],
+    )
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_point_is_what_predict_says(step: Step, found: Study, strategy: str) -> None:
+    along = found.table.where(sweep="workers", scaling="weak", strategy=strategy)
+    for row in along.rows():
+        per_node = CLUSTER.node_kinds[0].workers_per_node
+        nodes = max(1, row["workers"] // per_node)
+        said = predict(
+            step,
+            cluster=CLUSTER,
+            nodes=nodes,
+            workers_per_node=min(row["workers"], per_node),
+            strategy=strategy,
+        )
+        assert row["step_s"] == pytest.approx(said.step_s, rel=1e-9)
+        assert row["efficiency"] == pytest.approx(said.scaling_efficiency, rel=1e-9)
+        assert row["throughput_per_s"] == pytest.approx(said.throughput_per_s, rel=1e-9)
+        low, high = said.range_s
+        assert (row["low_s"], row["high_s"]) == pytest.approx((low, high), rel=1e-6)
+
+
+def test_strong_scaling_keeps_the_global_batch(found: Study) -> None:
+    along = found.table.where(sweep="workers", scaling="strong", strategy="sync")
+    assert len(along) > 2
+    total = CLUSTER.num_workers * 32
+    assert set((along["batch"] * along["workers"]).tolist()) == {total}
+    weak = found.table.where(sweep="workers", scaling="weak", strategy="sync")
+    assert set(weak["batch"].tolist()) == {32}
+
+
+def test_gains_are_what_a_tenth_more_brings(step: Step, found: Study) -> None:
+    """Against another prediction, on a cluster with a tenth more bandwidth."""
+    base = found.base_row("sync")
+    own = CLUSTER.node_kinds[0].between.bandwidth_bytes_per_s
+    faster = predict(step, cluster=CLUSTER.with_link(1.1 * own), strategy="sync")
+    assert base["gain_link_bandwidth"] == pytest.approx(1 - faster.step_s / base["step_s"], abs=1e-6)
+
+
+def test_the_bottleneck_moves_from_links_to_the_device(found: Study) -> None:
+    along = found.table.where(sweep="link", strategy="sync")
+    order = np.argsort(along["link_bytes_per_s"])
+    assert along["bottleneck"][order][0] == "link bandwidth"
+    assert along["bottleneck"][order][-1] != "link bandwidth"
+    steps_s = along["step_s"][order]
+    assert np.all(np.diff(steps_s) <= 1e-12)
+
+
+def test_every_point_of_a_map_is_there_once(found: Study) -> None:
+    points = found.table.where(sweep="workers*link", strategy="daso")
+    pairs = set(zip(points["workers"].tolist(), points["link_bytes_per_s"].tolist(), strict=True))
+    assert len(pairs) == len(points) == len(found.axes.workers) * len(found.axes.link)
+
+
+def test_tables_as_text(found: Study) -> None:
+    rows = list(csv.DictReader(io.StringIO(found.table.to_csv())))
+    assert len(rows) == len(found.table)
+    assert float(rows[5]["step_s"]) == found.table["step_s"][5]
+    points = json.loads(found.to_json())["points"]
+    assert points[5]["step_s"] == found.table["step_s"][5]
+
+
+def curve(limits: str, efficiency: list[float]) -> Curve:
+    names = {"l": "link bandwidth", "a": "arithmetic"}
+    return Curve(
+        workers=2 ** np.arange(len(limits)),
+        bottleneck=np.array([names[limit] for limit in limits]),
+        efficiency=np.array(efficiency),
+    )
+
+
+def test_crossings_in_words() -> None:
+    own = curve("aalll", [1, 0.9, 0.7, 0.5, 0.3])
+    twice = curve("aaaal", [1, 0.9, 0.9, 0.9, 0.7])
+    assert crossings_of("sync", own, lambda: twice) == [
+        "sync: beyond 2 workers the links limit; doubling their bandwidth moves that to 8.",
+        "sync: beyond 2 workers its efficiency is below 80%.",
+    ]
+    never = curve("aaaaa", [1.0] * 5)
+    assert crossings_of("daso", never, lambda: never) == [
+        "daso: the links do not limit, up to 16 workers."
+    ]
