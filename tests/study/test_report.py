@@ -20,7 +20,7 @@ from paceline.cluster import load_cluster
 from paceline.cluster.devices import load_device
 from paceline.kernels.model import KernelModel
 from paceline.steps import Step, capture_step
-from paceline.study.charts import at_base
+from paceline.study.charts.curves import at_base
 from paceline.study.figures import doubling_ticks, round_ticks
 from paceline.study.page import Page, Section, page_html, script_json
 from paceline.study.report import report_page, write_report

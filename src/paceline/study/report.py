@@ -8,19 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.units import format_bandwidth, format_duration
-from paceline.study.charts import (
-    at_base,
-    axes_section,
-    cost_section,
-    gains_section,
-    scaling_section,
-    strategies_of,
-    time_section,
-)
-from paceline.study.map_chart import map_sections
+from paceline.study.charts.axes import axes_section
+from paceline.study.charts.cost import cost_section
+from paceline.study.charts.curves import at_base, strategies_of
+from paceline.study.charts.gains import gains_section
+from paceline.study.charts.maps import map_sections
+from paceline.study.charts.roofline import roofline_section
+from paceline.study.charts.scaling import scaling_section
+from paceline.study.charts.time import time_section
 from paceline.study.page import Page, TextTable, write_page
 from paceline.study.roofline import RooflineKernel
-from paceline.study.roofline_chart import roofline_section
 from paceline.study.study import Study
 
 _COST = "dollars_per_million_samples"

@@ -7,11 +7,13 @@ from typing import Any, cast
 import numpy as np
 
 from paceline.study.axes import TITLES, AxisName
-from paceline.study.charts import (
+from paceline.study.charts.curves import (
     COLUMNS,
     axis_values,
+    base_value,
     chart_axis,
     csv_of,
+    hover_value,
     strategies_of,
 )
 from paceline.study.figures import figure
@@ -89,8 +91,9 @@ def _map(study: Study, rows: StudyTable, first: AxisName, second: AxisName) -> F
         "showscale": False,
         "text": hover,
         "customdata": numbers,
-        "hovertemplate": f"{_value(first, 'x')}, {_value(second, 'y')}<br>limited by %{{text}}<br>"
-        "%{customdata[0]:.3s}s per step, efficiency %{customdata[1]:.0%}<extra></extra>",
+        "hovertemplate": f"{hover_value(first)}, {hover_value(second, 'y')}<br>"
+        "limited by %{text}<br>%{customdata[0]:.3s}s per step, "
+        "efficiency %{customdata[1]:.0%}<extra></extra>",
     }
     outside = ~rows["fits"].astype(bool)
     traces = [
@@ -157,23 +160,14 @@ def _crosses(x: Array, y: Array) -> dict[str, Any]:
 
 
 def _ring(study: Study, first: AxisName, second: AxisName) -> dict[str, Any]:
-    x, y = (study.base[name] * (8 if name == "link" else 1) for name in (first, second))
     return {
         "type": "scatter",
         "mode": "markers",
-        "x": [x],
-        "y": [y],
+        "x": [base_value(study, first)],
+        "y": [base_value(study, second)],
         "marker": {"symbol": "circle-open", "size": 14, "color": _INK, "line": {"width": 3}},
         "hoverinfo": "skip",
     }
-
-
-def _value(axis: AxisName, letter: str) -> str:
-    if axis == "link":
-        return f"%{{{letter}:.3s}}bit/s"
-    if axis in ("workers", "batch"):
-        return f"%{{{letter}:,}} {'workers' if axis == 'workers' else 'samples per worker'}"
-    return f"%{{{letter}:.3g}} times the {axis.replace('_', ' ')}"
 
 
 def _short(values: Array) -> Array:
