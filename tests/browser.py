@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page
 
 CHROMIUM = shutil.which("chromium")
+PATIENCE_MS = 120_000  # a busy machine takes long to draw, and that is no failure
 needs_browser = pytest.mark.skipif(
     CHROMIUM is None, reason="chromium is not installed: run `make browser` as root"
 )
@@ -39,7 +40,9 @@ def running_browser() -> Iterator[Browser]:
 
     with sync_playwright() as playwright:
         # As root chromium refuses its sandbox; the pages are our own.
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE_MS
+        )
         yield browser
         browser.close()
 
@@ -54,6 +57,7 @@ def opened(
         color_scheme="dark" if is_dark else "light",
         has_touch=width < 600,
     )
+    context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     found = Opened(page)
     page.on("console", found.note)

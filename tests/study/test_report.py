@@ -200,6 +200,12 @@ def test_a_study_along_one_axis_has_a_report(tmp_path: Path) -> None:
     write_report(study, tmp_path / "report.html")
 
 
+def test_images_need_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match="chromium, which is not installed"):
+        write_report(synthetic_study(only="link"), tmp_path / "a.html", images=tmp_path / "images")
+
+
 def test_bands_enclose_their_curves() -> None:
     section = section_named(report_page(synthetic_study()), "How training scales")
     guide, band, curve, *_ = next(iter(section.views.values()))[0].figure["data"]

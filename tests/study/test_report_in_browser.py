@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree
 
 import pytest
 
 from browser import Opened, needs_browser, opened, running_browser
+from paceline.study.page import write_page
+from paceline.study.pictures import write_pictures
 from paceline.study.report import report_page, write_report
 from synthetic_study import synthetic_roofline, synthetic_study
 
@@ -20,6 +24,7 @@ pytestmark = needs_browser
 
 HOSTILE = "</script><script>window.hit=1</script><img src=x onerror=window.hit=2>"
 PHONE_WIDTH = 390
+SVG = "{http://www.w3.org/2000/svg}"
 
 # How much each chart of the views in sight shows: marks of any kind, and its size.
 DRAWN = """() => [...document.querySelectorAll(".view:not([hidden]) .plot")].map((plot) => ({
@@ -155,6 +160,21 @@ def test_paper_is_light_and_narrow(dark: BrowserPage, desktop: Opened) -> None:
     wait_for_ink(page, DARK)
     assert max(chart["width"] for chart in page.evaluate(DRAWN)) > 680
     assert desktop.problems == []
+
+
+def test_pictures_of_all_views_are_written(tmp_path: Path) -> None:
+    study = synthetic_study("<b>bold</b>", only="workers")
+    page = report_page(study)
+    scaling = page.sections[0]
+    write_page(replace(page, sections=[scaling]), tmp_path / "page.html")
+    paths = write_pictures(tmp_path / "page.html", tmp_path / "images")
+    names = [f"how-training-scales-{view}-{panel}.svg" for view in (1, 2) for panel in (1, 2)]
+    assert [path.name for path in paths] == names
+    for path in paths:
+        picture = ElementTree.parse(path)
+        texts = {"".join(each.itertext()) for each in picture.iter(f"{SVG}text")}
+        assert {"sync", "local-sgd", "daso", "workers"} <= texts
+        assert any(text.startswith("How training scales (") for text in texts)
 
 
 def test_a_phone_shows_all_of_it_without_scrolling_sideways(browser: Browser, url: str) -> None:

@@ -61,6 +61,7 @@ def _band(name: str, style: Style, x: Array, band: tuple[Array, Array]) -> dict[
         "fillcolor": style.faint(),
         "line": {"width": 0},
         "hoverinfo": "skip",
+        "showlegend": False,
     }
 
 
@@ -73,6 +74,7 @@ def guide(x: Array, y: Array, **more: Any) -> dict[str, Any]:
         "y": y,
         "line": {"color": GREY, "width": 1, "dash": "dot"},
         "hoverinfo": "skip",
+        "showlegend": False,
         **more,
     }
 

@@ -4,6 +4,7 @@
   const root = document.documentElement;
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const hasFinger = matchMedia("(pointer: coarse)");
+  let isPrinting = false;
   const drawn = new Map(); // element -> its figure
 
   const isDark = () => (root.dataset.theme ?? (dark.matches ? "dark" : "light")) === "dark";
@@ -34,14 +35,36 @@
     return found;
   }
 
+  // A chart that leaves the page takes its title and a legend along, on white.
+  function pictured({ title, data, layout }) {
+    root.classList.add("printing");
+    const found = {
+      ...themed(layout),
+      title: { text: title, font: { size: 15 } },
+      showlegend: true,
+      legend: { orientation: "h", itemsizing: "constant", yref: "container", y: 0, yanchor: "bottom" },
+      margin: { l: 56, r: 12, t: 48, b: 110 },
+      paper_bgcolor: "#ffffff",
+    };
+    root.classList.toggle("printing", isPrinting);
+    return { data, layout: found };
+  }
+
+  const size = ({ layout }) => ({ format: "svg", width: 800, height: 120 + (layout.height ?? 320) });
+
   function draw(element, figure, name) {
     drawn.set(element, figure);
+    const camera = {
+      name: "picture",
+      title: "Save as SVG",
+      icon: Plotly.Icons.camera,
+      click: () => Plotly.downloadImage(pictured(figure), { ...size(figure), filename: name }),
+    };
     const config = {
       responsive: true,
       displaylogo: false,
       displayModeBar: hasFinger.matches ? false : "hover",
-      modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]],
-      toImageButtonOptions: { format: "svg", filename: name },
+      modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", camera]],
     };
     Plotly.react(element, figure.data, themed(figure.layout), config);
   }
@@ -99,9 +122,26 @@
   }
 
   function print(begins) {
+    isPrinting = begins;
     root.classList.toggle("printing", begins);
     redraw();
     for (const element of drawn.keys()) Plotly.Plots.resize(element);
+  }
+
+  // For write_pictures: every chart of every view as SVG, in place of the page.
+  async function showPictures() {
+    const found = {};
+    for (const { name, views } of sections) {
+      for (const [view, figures] of views.entries()) {
+        for (const [panel, figure] of figures.entries()) {
+          found[`${name}-${view + 1}-${panel + 1}`] = await Plotly.toImage(
+            pictured(figure), { ...size(figure), imageDataOnly: true });
+        }
+      }
+    }
+    const text = document.createElement("pre");
+    text.textContent = JSON.stringify(found);
+    document.body.replaceChildren(text);
   }
 
   const themeButton = document.getElementById("theme");
@@ -112,6 +152,10 @@
   dark.addEventListener("change", redraw);
   addEventListener("beforeprint", () => print(true));
   addEventListener("afterprint", () => print(false));
-  sections.forEach(start);
-  themeButton.textContent = isDark() ? "Light" : "Dark";
+  if (location.hash === "#pictures") {
+    showPictures();
+  } else {
+    sections.forEach(start);
+    themeButton.textContent = isDark() ? "Light" : "Dark";
+  }
 })();

@@ -152,8 +152,17 @@ def _file_names(headings: Sequence[str]) -> list[str]:
 
 
 def _section_data(section: Section, name: str) -> dict[str, Any]:
-    views = [[panel.figure for panel in panels] for panels in section.views.values()]
+    views = [
+        [{"title": _picture_title(section, label, panel), **panel.figure} for panel in panels]
+        for label, panels in section.views.items()
+    ]
     return {"name": name, "views": views, "csv": section.csv}
+
+
+def _picture_title(section: Section, label: str, panel: Panel) -> str:
+    """What stands over a chart that has left the page."""
+    view = f" ({label})" if label else ""
+    return chart_text(f"{section.heading}{view}: {panel.title}")
 
 
 def _section_html(section: Section, name: str) -> str:

@@ -17,6 +17,7 @@ from paceline.study.charts.roofline import roofline_section
 from paceline.study.charts.scaling import scaling_section
 from paceline.study.charts.time import time_section
 from paceline.study.page import Page, TextTable, write_page
+from paceline.study.pictures import write_pictures
 from paceline.study.roofline import RooflineKernel
 from paceline.study.study import Study
 
@@ -28,7 +29,11 @@ _CAVEAT = (
 
 
 def write_report(
-    study: Study, path: str | Path, *, roofline: Sequence[RooflineKernel] = ()
+    study: Study,
+    path: str | Path,
+    *,
+    roofline: Sequence[RooflineKernel] = (),
+    images: str | Path | None = None,
 ) -> None:
     """Write a study's report as one HTML file that needs no network.
 
@@ -36,8 +41,11 @@ def write_report(
         study: What was found.
         path: The file to write.
         roofline: The kernels of the step, for its Roofline chart; see ``roofline_kernels``.
+        images: A folder for the charts as SVG files; they are drawn by chromium.
     """
     write_page(report_page(study, roofline=roofline), Path(path))
+    if images is not None:
+        write_pictures(Path(path), Path(images))
 
 
 def report_page(study: Study, *, roofline: Sequence[RooflineKernel] = ()) -> Page:

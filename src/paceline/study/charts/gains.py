@@ -56,6 +56,7 @@ def _gains_at_base(row: dict[str, Any]) -> Figure:
             "x": [row[_column(name)]],
             "y": [name],
             "legendgroup": name,
+            "showlegend": False,
             "marker": {"color": RESOURCE_STYLES[name].colour},
             "hovertemplate": "%{x:.2%} shorter<extra>%{y}</extra>",
         }

@@ -18,7 +18,7 @@ from paceline.study.charts.curves import (
 )
 from paceline.study.figures import figure
 from paceline.study.page import Figure, Panel, Section
-from paceline.study.palette import RESOURCE_STYLES
+from paceline.study.palette import RESOURCE_STYLES, Style
 from paceline.study.points import Array
 from paceline.study.study import Study
 from paceline.study.table import StudyTable
@@ -101,6 +101,7 @@ def _map(study: Study, rows: StudyTable, first: AxisName, second: AxisName) -> F
         *_efficiency_lines(x, y, efficiency),
         _crosses(x[across[outside]], y[up[outside]]),
         _ring(study, first, second),
+        *(_key(name, style) for name, style in RESOURCE_STYLES.items()),
     ]
     return figure(
         traces,
@@ -142,6 +143,7 @@ def _efficiency_lines(x: Array, y: Array, efficiency: Array) -> list[dict[str, A
             },
             "line": {"color": _INK, "width": 1.5},
             "showscale": False,
+            "showlegend": False,
             "hoverinfo": "skip",
         }
     ]
@@ -152,6 +154,8 @@ def _crosses(x: Array, y: Array) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "markers",
+        "name": "does not fit into memory",
+        "showlegend": bool(len(x)),
         "x": x,
         "y": y,
         "marker": marker,
@@ -159,10 +163,23 @@ def _crosses(x: Array, y: Array) -> dict[str, Any]:
     }
 
 
+def _key(name: str, style: Style) -> dict[str, Any]:
+    """An entry in the legend of a picture; the page has a legend of its own."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "x": [None],
+        "y": [None],
+        "marker": {"symbol": "square", "size": 12, "color": style.colour},
+    }
+
+
 def _ring(study: Study, first: AxisName, second: AxisName) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "markers",
+        "name": "as studied",
         "x": [base_value(study, first)],
         "y": [base_value(study, second)],
         "marker": {"symbol": "circle-open", "size": 14, "color": _INK, "line": {"width": 3}},
