@@ -71,7 +71,10 @@ def _figure(
 def _roofs(peaks: Sequence[float], device: Device, low: float, high: float) -> list[dict[str, Any]]:
     bandwidth = device.memory_bandwidth_bytes_per_s
     ridge = peaks[-1] / bandwidth
-    names = {flops: name for name, flops in device.flops.items()}
+    names = {
+        peak: "/".join(name for name, flops in device.flops.items() if flops == peak)
+        for peak in peaks
+    }
     memory = guide(
         np.array([low, ridge]),
         np.array([low, ridge]) * bandwidth,
@@ -83,7 +86,7 @@ def _roofs(peaks: Sequence[float], device: Device, low: float, high: float) -> l
         guide(
             np.array([peak / bandwidth, high]),
             np.array([peak, peak]),
-            text=["", f"{names.get(peak, 'arithmetic')}, {format_speed(peak)}"],
+            text=["", f"{names[peak] or 'arithmetic'}, {format_speed(peak)}"],
             textposition="top left",
             mode="lines+text",
         )
