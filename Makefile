@@ -5,12 +5,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types tests setup clean
+.PHONY: demo test lint types tests setup browser clean
 
 demo: setup
 	$(BIN)/paceline race
 
-test: setup lint types tests
+test: setup browser lint types tests
 
 lint: setup
 	$(BIN)/ruff check .
@@ -32,6 +32,12 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab,tensorboard,dev]'
 	touch $@
+
+# Reports are tested in Debian's chromium; where there is none, these tests are skipped.
+browser:
+	@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \
+	  && apt-get install --yes --no-install-recommends chromium; } \
+	  || echo 'There is no chromium: the tests of reports in a browser are skipped.' >&2
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis runs

@@ -1,0 +1,1 @@
+"""The charts of a study's report, one file each."""

@@ -1,0 +1,73 @@
+"""Throughput and efficiency over the number of workers, by strategy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paceline.study.charts.curves import (
+    SCALING_TITLES,
+    SHARED_COLUMNS,
+    csv_of,
+    curves_of,
+    hover_value,
+    scalings_of,
+    strategies_of,
+    workers_axis,
+)
+from paceline.study.figures import figure, guide, line, linear_axis, log_axis, short
+from paceline.study.page import Figure, Panel, Section
+from paceline.study.palette import styles_of
+from paceline.study.points import Scaling
+from paceline.study.study import Study
+
+
+def scaling_section(study: Study) -> Section | None:
+    """How training scales; None where the number of workers was not varied."""
+    if not scalings_of(study):
+        return None
+    rows = study.table.where(sweep="workers")
+    return Section(
+        heading="How training scales",
+        how_to_read="A curve that follows the dotted line scales perfectly; a band is the range "
+        "that two of three measurements fall into.",
+        views={
+            SCALING_TITLES[scaling]: (
+                Panel(title="Throughput", figure=_throughput(study, scaling)),
+                Panel(title="Efficiency", figure=_efficiency(study, scaling)),
+            )
+            for scaling in scalings_of(study)
+        },
+        csv=csv_of(
+            rows, *SHARED_COLUMNS, "step_s", "low_s", "high_s", "throughput_per_s", "efficiency"
+        ),
+        legend=styles_of(strategies_of(study)),
+    )
+
+
+def _throughput(study: Study, scaling: Scaling) -> Figure:
+    traces, reached, hover = [], [], f"{hover_value('workers')}<br>%{{y:,.0f}} samples/s"
+    for strategy, style, rows in curves_of(study, "workers", scaling):
+        per_s = rows["throughput_per_s"]
+        samples = per_s * rows["step_s"]
+        band = (samples / rows["high_s"], samples / np.maximum(rows["low_s"], 1e-12))
+        traces += line(strategy, style, rows["workers"], per_s, hover, band=band)
+        reached += [*band, per_s / rows["efficiency"]]
+    traces.insert(0, guide(rows["workers"], per_s / rows["efficiency"]))
+    return figure(
+        traces,
+        xaxis=workers_axis(study),
+        yaxis=log_axis("samples/s", np.concatenate(reached), text=short),
+    )
+
+
+def _efficiency(study: Study, scaling: Scaling) -> Figure:
+    hover = f"{hover_value('workers')}<br>efficiency %{{y:.1%}}"
+    traces = []
+    for strategy, style, rows in curves_of(study, "workers", scaling):
+        traces += line(strategy, style, rows["workers"], rows["efficiency"], hover)
+    traces.insert(0, guide(rows["workers"], np.ones(len(rows))))
+    return figure(
+        traces,
+        xaxis=workers_axis(study),
+        yaxis=linear_axis("of perfect scaling", tickformat=".0%"),
+    )
