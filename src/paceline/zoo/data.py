@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch.utils.data import TensorDataset
 
+from paceline.suggestion import suggestion
 from paceline.zoo.registry import Kind, model_names, zoo_entry
 
 # Long, well-documented modules, in alphabetical order; the text is read in this order.
@@ -151,7 +152,7 @@ def load_data(name: str, seed: int = 0) -> Data:
     """Load an embedded data set; ``seed`` chooses the split where there is a choice."""
     loader = _LOADERS.get(name.strip().lower().replace("_", "-"))
     if loader is None:
-        raise ValueError(f"There is no data set {name!r}; there are: {', '.join(data_names())}.")
+        raise ValueError(f"There is no data set {name!r}: {suggestion(name, data_names())}")
     return loader(seed)
 
 
