@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -74,44 +73,16 @@ def fit_constants(
 ) -> Array:
     """Positive constants with the least mean error, found from ``start``."""
 
+    # Here and not above: scipy's optimisers are slow to import.
+    from scipy.optimize import minimize
+
     def cost(logarithms: Array) -> float:
         return mean_error(predict(np.exp(logarithms)), measured_s, weights)
 
     best = np.log(np.asarray(start, dtype=np.float64))
     # A simplex can collapse before it is there; a fresh one goes on.
     for size in (1.0, 0.3, 0.1):
-        best = _descend(cost, best, size)
+        simplex = np.vstack([best, best + size * np.eye(len(best))])
+        options = {"initial_simplex": simplex, "fatol": 1e-9, "xatol": np.inf}
+        best = minimize(cost, best, method="Nelder-Mead", options=options).x
     return np.exp(best)
-
-
-def _descend(cost: Callable[[Array], float], start: Array, size: float) -> Array:
-    """Nelder and Mead's simplex ("A simplex method for function minimization", 1965)."""
-    points: list[Any] = [start, *(start + size * axis for axis in np.eye(len(start)))]
-    simplex = [(cost(point), point) for point in points]
-    for _ in range(200 * len(start)):
-        simplex.sort(key=lambda item: item[0])
-        if simplex[-1][0] - simplex[0][0] < 1e-9:
-            break
-        centre = np.mean([point for _, point in simplex[:-1]], axis=0)
-        worst = simplex[-1][1]
-
-        def along(
-            distance: float, centre: Array = centre, worst: Array = worst
-        ) -> tuple[float, Array]:
-            point = centre + distance * (centre - worst)
-            return cost(point), point
-
-        reflected = along(1.0)
-        if reflected[0] < simplex[0][0]:
-            simplex[-1] = min(along(2.0), reflected, key=lambda item: item[0])
-        elif reflected[0] < simplex[-2][0]:
-            simplex[-1] = reflected
-        else:
-            contracted = along(0.5 if reflected[0] < simplex[-1][0] else -0.5)
-            if contracted[0] < simplex[-1][0]:
-                simplex[-1] = contracted
-            else:
-                best = simplex[0][1]
-                halfway = [best + (point - best) / 2 for _, point in simplex[1:]]
-                simplex = [simplex[0], *((cost(point), point) for point in halfway)]
-    return np.asarray(min(simplex, key=lambda item: item[0])[1])
