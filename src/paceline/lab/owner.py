@@ -9,17 +9,20 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from pathlib import Path
+
+import psutil
 
 PREFIX = "paceline"
 _NAME = re.compile(rf"^{PREFIX}-(?P<pid>\d+)-(?P<start>\d+)-(?P<number>\d+)(-|$)")
+# Linux rounds the time of its boot to seconds, and two readings may differ by one.
+_SAME_START_MS = 2000
 _numbers = itertools.count()
 
 
 def new_lab_name() -> str:
     """A name for a lab of this process that no other lab on this machine has."""
     pid = os.getpid()
-    return f"{PREFIX}-{pid}-{_start_ticks(pid) or 0}-{next(_numbers)}"
+    return f"{PREFIX}-{pid}-{start_ms(pid)}-{next(_numbers)}"
 
 
 def is_orphan(name: str) -> bool:
@@ -28,35 +31,20 @@ def is_orphan(name: str) -> bool:
     if match is None:
         return False
     pid, start = int(match["pid"]), int(match["start"])
-    return not _is_alive(pid) or (start != 0 and _start_ticks(pid) != start)
-
-
-def _is_alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
+        is_zombie = psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        return is_zombie or abs(start_ms(pid) - start) > _SAME_START_MS
+    except psutil.NoSuchProcess:
         return True
-    return _state(pid) != "Z"
+    except psutil.Error:  # hidden from us, so it is there
+        return False
 
 
-def _stat_fields(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the third on; empty where there is no such process or file."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return []
-    # The command, in parentheses, may itself hold spaces and parentheses.
-    return text[text.rindex(")") + 2 :].split()
+def start_ms(pid: int) -> int:
+    """When a process started, in milliseconds; on Linux since the boot.
 
-
-def _state(pid: int) -> str | None:
-    fields = _stat_fields(pid)
-    return fields[0] if fields else None
-
-
-def _start_ticks(pid: int) -> int | None:
-    """Start time in clock ticks since boot: field 22 of /proc/PID/stat (see proc(5))."""
-    fields = _stat_fields(pid)
-    return int(fields[19]) if fields else None
+    There, psutil adds the boot's time to what the kernel counts, and that time moves when the
+    clock is set: a lab that lives would look dead.
+    """
+    boot_s = psutil.boot_time() if psutil.LINUX else 0.0
+    return round((float(psutil.Process(pid).create_time()) - boot_s) * 1000)

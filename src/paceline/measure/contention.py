@@ -8,12 +8,13 @@ import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
+import psutil
 import torch
 
 from paceline.teams.backend import device_in_use
+from paceline.teams.host import machine
 from paceline.teams.workers import Workers
 
 _MESSAGE_BYTES = 4 << 20
@@ -132,16 +133,15 @@ def _lost_to_cores(communicate: Callable[[], float], num_computing: int, workers
 
 def _busy_s() -> float:
     """Seconds that this machine's cores have worked so far, for programs and in the kernel."""
-    user, nice, system, _idle, _iowait, irq, softirq, *_ = map(
-        int, Path("/proc/stat").read_text("ascii").split("\n", 1)[0].split()[1:]
-    )
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+    times = psutil.cpu_times()
+    # Only Linux counts interrupts apart.
+    states = ("user", "nice", "system", "irq", "softirq")
+    return sum(float(getattr(times, state, 0.0)) for state in states)
 
 
 def _num_workers_here(workers: Workers) -> int:
     """Workers of this job on this machine, which may be several nodes of a lab."""
-    name = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")
-    own = torch.tensor([zlib.crc32(name.encode())], dtype=torch.int64)
+    own = torch.tensor([zlib.crc32(machine().encode())], dtype=torch.int64)
     everyone = torch.zeros(workers.world.size, dtype=torch.int64)
     workers.world.all_gather(everyone, own).wait()
     return int((everyone == own).sum())

@@ -30,6 +30,7 @@ from paceline.version import __version__
 Report = Callable[[str, int, int], None]
 """What is going on, how much of it is done, how much there is."""
 _FLUSH_S = 5.0
+_CPU_INFO = Path("/proc/cpuinfo")
 
 
 def settings_for(device: str) -> PlanSettings:
@@ -237,7 +238,7 @@ def _time_all(profile: Profile, path: Path, timer: Timer, budget_s: float, repor
 
 def _cpu_model() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        lines = _CPU_INFO.read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor() or "unknown"
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
