@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from paceline.steps.step import AUTOCAST_DTYPES, Step, tensors_in
+from paceline.steps.step import AUTOCAST_DTYPES, Step
+from paceline.steps.tensors import tensors_in
 
 
 @dataclass(frozen=True, kw_only=True)

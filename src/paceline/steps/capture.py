@@ -22,7 +22,8 @@ from paceline.steps.canonical import op_name
 from paceline.steps.fake_world import FakeWorld, fake_world
 from paceline.steps.kernel import Kernel
 from paceline.steps.recorder import Call, Recorder, rounded_bytes
-from paceline.steps.step import AUTOCAST_DTYPES, Step, tensors_in
+from paceline.steps.step import AUTOCAST_DTYPES, Step
+from paceline.steps.tensors import tensors_in
 
 
 @dataclass(frozen=True, slots=True)

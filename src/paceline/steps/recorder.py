@@ -18,7 +18,8 @@ from paceline.cluster.device import Precision
 from paceline.steps.canonical import kernels_of, op_name
 from paceline.steps.cuda_like import cuda_like
 from paceline.steps.kernel import Kernel
-from paceline.steps.step import AUTOCAST_DTYPES, tensors_in
+from paceline.steps.step import AUTOCAST_DTYPES
+from paceline.steps.tensors import tensors_in
 
 Phase = Literal["forward", "backward", "optimizer"]
 _ALLOCATION_BYTES = 512  # CUDA's caching allocator rounds every tensor up to this

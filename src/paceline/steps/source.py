@@ -19,7 +19,8 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from paceline.cluster.device import Precision
-from paceline.steps.step import MemoryFormat, Step, map_tensors
+from paceline.steps.step import MemoryFormat, Step
+from paceline.steps.tensors import map_tensors
 from paceline.zoo import build_model, zoo_entry
 
 DEFAULT_BATCH = 32
@@ -87,7 +88,7 @@ def load_step(
         if optimizer is not None:
             changes["optimizer"] = OPTIMIZERS[optimizer]
         named = replace(made, name=made.name or model, **changes)
-        return named if device == "meta" else _on_device(named, device)
+        return named if device == "meta" else on_device(named, device)
     if not isinstance(made, nn.Module):
         raise ValueError(
             f"{model} returned a {type(made).__name__}; it must return an nn.Module or a "
@@ -143,8 +144,13 @@ def _random_batch(
     return torch.randn(batch, *shape), torch.randint(num_classes, (batch,))
 
 
-def _on_device(step: Step, device: str) -> Step:
-    """The step where it can run; what has shapes alone cannot be moved there."""
+def on_device(step: Step, device: str) -> Step:
+    """The same step with its model and batch on a device, where it can really run.
+
+    Args:
+        step: A step whose tensors have values; those on the meta device have none.
+        device: Such as ``"cpu"`` or ``"cuda"``.
+    """
 
     def moved(tensor: Tensor) -> Tensor:
         if tensor.is_meta:

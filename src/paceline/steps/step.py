@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from paceline.cluster.device import PRECISIONS, Precision
+from paceline.steps.tensors import tensors_in
 
 MemoryFormat = Literal["contiguous", "channels_last"]
 MEMORY_FORMATS: tuple[MemoryFormat, ...] = get_args(MemoryFormat)
@@ -28,7 +29,8 @@ class Step:
 
     model: nn.Module
     inputs: Any
-    """What the model is called with: one tensor, a tuple of arguments, or a dict of them."""
+    """What the model is called with: a tuple or list of arguments, a mapping of named ones, or one
+    argument: a tensor, or an object such as a dataclass with tensors."""
     targets: Any = None
     """What the loss compares the model's output with."""
     loss: Callable[[Any, Any], Tensor] | None = None
@@ -102,30 +104,7 @@ class Step:
 
 
 def call_model(model: nn.Module, inputs: Any) -> Any:
-    """Call a model with one tensor, a tuple of arguments, or a dict of them."""
+    """Call a model with a mapping of named arguments, a tuple or list of them, or with one."""
     if isinstance(inputs, Mapping):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, list | tuple) else model(inputs)
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors inside nested tuples, lists and mappings."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from tensors_in(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from tensors_in(each)
-
-
-def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same nested tuples, lists and dicts with every tensor changed."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: map_tensors(each, change) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(map_tensors(each, change) for each in value)
-    return value
