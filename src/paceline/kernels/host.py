@@ -52,7 +52,7 @@ class HostCosts:
         phases = Counter(call.phase for call in capture.calls)
         extra = {
             "forward": self._per_call("modules", capture.num_modules, phases["forward"]),
-            "backward": self._per_call("nodes", capture.num_nodes, phases["backward"]),
+            "backward": self._per_call("nodes", capture.num_autograd_functions, phases["backward"]),
             "optimizer": self._per_call("steps", 1, phases["optimizer"]),
         }
         return np.array(
@@ -82,7 +82,7 @@ class HostCosts:
         bare = dict.fromkeys(_TERMS[:3], 0.0)
         for call in capture.calls:
             bare[call.phase] += self.bare_s(call)
-        return [*bare.values(), capture.num_modules, capture.num_nodes, 1.0]
+        return [*bare.values(), capture.num_modules, capture.num_autograd_functions, 1.0]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""

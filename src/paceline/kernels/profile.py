@@ -44,11 +44,6 @@ class Profile:
     facts: dict[str, Any] = field(default_factory=dict)
     timings: dict[Kernel, Timing] = field(default_factory=dict)
 
-    @property
-    def device_name(self) -> str:
-        """The device as paceline names it: "h200", "cpu"."""
-        return str(self.facts.get("device", "unknown"))
-
     def measured(self) -> dict[Kernel, Timing]:
         """The kernels with a time."""
         return {kernel: each for kernel, each in self.timings.items() if each.seconds is not None}

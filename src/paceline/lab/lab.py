@@ -18,7 +18,7 @@ from typing import IO, Literal, Self
 
 from paceline.cluster import Cluster
 from paceline.lab import network, processes
-from paceline.lab.job import Job, Seat
+from paceline.lab.job import Job, JobNode
 from paceline.lab.layout import Slow, link_rates_bytes_per_s
 from paceline.lab.owner import is_orphan, new_lab_name
 from paceline.lab.signals import signals_as_exits
@@ -75,7 +75,7 @@ class Lab:
         self._rates = link_rates_bytes_per_s(cluster)
         self._name = new_lab_name()
         self._folder = Path(tempfile.gettempdir(), self._name)
-        self._seats: list[Seat] = []
+        self._nodes: list[JobNode] = []
         self._resources = contextlib.ExitStack()
         self._num_jobs = 0
 
@@ -93,8 +93,8 @@ class Lab:
                 building.callback(processes.end_processes, self._name)
                 namespaces = [None] * len(self._rates)
                 addresses = [_loopback_address(i) for i in range(len(namespaces))]
-            self._seats = [
-                Seat(namespace=namespace, address=address, num_workers=num_workers)
+            self._nodes = [
+                JobNode(namespace=namespace, address=address, workers_per_node=num_workers)
                 for namespace, address, num_workers in zip(
                     namespaces, addresses, self.cluster.workers_per_node, strict=True
                 )
@@ -132,7 +132,7 @@ class Lab:
         self._num_jobs += 1
         return Job(
             command,
-            seats=self._seats,
+            nodes=self._nodes,
             rendezvous_port=_PORT if self.emulation == "namespaces" else _free_port(),
             folder=folder,
             slow=self._slow,

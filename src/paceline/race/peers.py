@@ -68,7 +68,6 @@ class _AveragerEntry(DdpEntry):
             process_group=None, subgroup=node.group, start_localSGD_iter=_WARM_UP_STEPS
         )
         super().__init__(start, start.workers.world, hook=post_localSGD_hook, state=state)
-        self._averager = averager
         inner = averager.average_parameters
 
         def timed_average(params: Any) -> None:
@@ -199,7 +198,6 @@ class _TorchftEntry(DdpEntry):
         )
         self._algorithm = make(self._manager)
         self._algorithm.__enter__()
-        self._average_s = 0.0
         self._start = start
         inner = self._manager.should_commit
 

@@ -15,8 +15,6 @@ from paceline.lab.lab import Emulation, Lab
 from paceline.lab.layout import Slow
 from paceline.race.task import RaceSettings, Task
 
-DEFAULT_ENTRIES = ("ddp", "floor")
-
 # Called with an entry's name and what its first worker last reported.
 OnProgress = Callable[[str, dict[str, Any]], None]
 
