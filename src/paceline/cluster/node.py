@@ -11,7 +11,7 @@ from paceline.cluster.link import Link
 from paceline.cluster.record import Accepts, Count, Name, NotNegative, Positive, Record, Text
 
 TYPICAL_JITTER = 0.05
-"""Of workers that nobody has measured. Published scaling efficiencies of ResNet-50, 2 to 1024 GPUs
+"""Assumed where it was not measured. Published scaling efficiencies of ResNet-50, 2 to 1024 GPUs
 (benchmarks/published_throughput.py) agree best with 0.05 to 0.07."""
 
 

@@ -32,7 +32,7 @@ class Timing:
     seconds: float | None
     """None if it is planned only."""
     workspace_bytes: int = 0
-    """Memory that it needs while it runs, beside its operands and outputs."""
+    """Memory that it needs while it runs, besides its operands and outputs."""
     sources: tuple[str, ...] = ()
     """The networks that it was taken from; none for a random neighbour."""
 

@@ -1,4 +1,4 @@
-"""Asked-for against measured bandwidth of every link of a lab."""
+"""The bandwidth of every link of a lab: requested and measured."""
 
 from __future__ import annotations
 
@@ -37,7 +37,12 @@ class LinkCheck:
 
 
 def check_links(cluster: Cluster, *, emulation: str = "auto") -> list[LinkCheck]:
-    """Emulate the cluster with one worker a node and measure each node's link to the next."""
+    """Emulate the cluster with one worker per node and measure each node's link to the next.
+
+    Args:
+        cluster: The cluster to emulate, with at least two nodes.
+        emulation: As for :class:`~paceline.lab.lab.Lab`.
+    """
     rates = link_rates_bytes_per_s(cluster)
     if len(rates) < 2:
         raise ValueError("a lab of one node has no link to check; give at least 2 nodes")

@@ -1,4 +1,4 @@
-"""A job on a lab: one torchrun agent a node, started, watched and ended together."""
+"""A job on a lab: one torchrun agent per node, started, watched and ended together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes and removes an emulated network: a namespace a node, joined by a bridge, links shaped.
+"""Makes and removes an emulated network: a namespace per node, a bridge, and shaped links.
 
 Nothing is created in the machine's own namespace: the bridge lives in a namespace too (the
 "switch"), so that labs cannot collide with each other or with the machine's networks.

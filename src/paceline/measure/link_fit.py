@@ -1,4 +1,4 @@
-"""Fits a model's few constants to measured times."""
+"""Fits the few constants of a cost formula to measured times."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _WORTH_A_CONSTANT = 1.2
 # Noise can ask for a time that grows with √n alone, which is no link: bandwidth and half_bytes
 # would then rise together without end.
 _MOST_HALF_BYTES = 2.0**22
-# Times that hardly grow with size, be it for noise, would ask for a bandwidth without end. A link
-# counts as this much faster than its best time at most: less of a time than that is not seen.
+# Times that barely grow with size, if only from noise, would ask for an infinite bandwidth. A link
+# is assumed to be at most this many times as fast as its best time: a smaller share is not visible.
 _MOST_OVER_APPARENT = 20.0
 
 
@@ -37,7 +37,12 @@ def fit_route(
 ) -> Route:
     """The route for which ``predict`` comes closest to the measured times.
 
-    ``half_bytes`` stays 0 where latency and bandwidth explain the times about as well alone.
+    ``half_bytes`` stays 0 where latency and bandwidth alone explain the times about as well.
+
+    Args:
+        predict: The predicted times over a route, one for each measured time.
+        times_s: The measured times.
+        weights: How much each time counts; by default all alike.
     """
 
     def route(constants: Array) -> Route:
@@ -71,7 +76,14 @@ def fit_constants(
     *,
     weights: Sequence[float] | None = None,
 ) -> Array:
-    """Positive constants with the least mean error, found from ``start``."""
+    """Positive constants with the least mean error.
+
+    Args:
+        predict: The predicted times for given constants.
+        start: Where the search starts.
+        measured_s: The measured times.
+        weights: How much each time counts; by default all alike.
+    """
 
     # Here and not above: scipy's optimisers are slow to import.
     from scipy.optimize import minimize

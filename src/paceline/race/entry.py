@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from paceline.strategies import strategy_class, strategy_names
+from paceline.suggestion import suggestion
 from paceline.teams import Team, Workers
 from paceline.teams.emulated import EmulatedTeam
 from paceline.teams.group import GroupTeam
@@ -166,6 +167,6 @@ def entry_maker(name: str) -> EntryMaker:
     makers = {**_BASELINES, **PEERS}
     if name not in makers:
         raise ValueError(
-            f"there is no strategy {name!r} to race; known are {', '.join(entry_names())}"
+            f"there is no strategy {name!r} to race: {suggestion(name, entry_names())}"
         )
     return makers[name]

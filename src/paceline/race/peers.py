@@ -48,7 +48,7 @@ def make_ddp_powersgd(start: Start) -> Entry:
         process_group=None, matrix_approximation_rank=1, start_powerSGD_iter=_WARM_UP_STEPS
     )
     # One bucket: the hook starts later collectives of a bucket from Gloo's threads, and with
-    # several buckets the workers meet in different ones and abort.
+    # several buckets, workers reach different ones at the same time and abort.
     return DdpEntry(
         start,
         start.workers.world,

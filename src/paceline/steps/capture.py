@@ -1,4 +1,4 @@
-"""Capture: run one step on fake tensors and write down every kernel that it would start.
+"""Capture: runs one step on fake tensors and records every kernel that it would start.
 
 A fake tensor has a shape, a dtype and strides, and no memory, so a step of any size is captured on
 any machine. The parameters of the user's model are never touched: the capture works on a copy of
@@ -76,7 +76,14 @@ class Capture:
 
 
 def capture_step(step: Step) -> Capture:
-    """Capture a step; ValueError if its model cannot run on the batch or reads values."""
+    """Run a step on fake tensors and record every kernel that it would start.
+
+    Args:
+        step: What is trained. It is not changed.
+
+    Raises:
+        ValueError: The model cannot run on the batch, or reads values, which fakes do not have.
+    """
     autocast = AUTOCAST_DTYPES.get(step.precision)
     with fake_world(step) as world:
         calls: list[Call] = []

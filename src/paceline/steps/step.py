@@ -23,31 +23,34 @@ AUTOCAST_DTYPES: Mapping[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": to
 class Step:
     """One iteration of training, as one worker runs it.
 
-    Nothing in it has to be in memory: the model may be on the ``meta`` device, and the batch may
-    be of meta tensors, since a capture looks at shapes only.
+    Nothing in it has to be in memory: the model and the batch may be on the ``meta`` device, since
+    a capture looks at shapes only.
+
+    Args:
+        model: The network that is trained.
+        inputs: What the model is called with: a tuple or list of arguments, a mapping of named
+            ones, or one argument: a tensor, or an object such as a dataclass with tensors.
+        targets: What the loss compares the model's output with.
+        loss: ``loss(output, targets)``. Without one, the output is the loss, or has it as
+            ``.loss``, as Hugging Face's models do when they are given labels.
+        optimizer: An optimizer over the model's parameters, or a function that makes one from
+            them; by default SGD with momentum.
+        precision: ``"fp32"`` is PyTorch's default (recent GPUs then use TF32 in convolutions, not
+            in matrix products), ``"tf32"`` is TF32 in both, ``"bf16"`` and ``"fp16"`` are autocast.
+        memory_format: How images lie in memory: ``"contiguous"`` or ``"channels_last"``.
+        num_samples: Samples in the batch; by default the first size of the first input tensor.
+        name: What reports call it; by default the model's class.
     """
 
     model: nn.Module
     inputs: Any
-    """What the model is called with: a tuple or list of arguments, a mapping of named ones, or one
-    argument: a tensor, or an object such as a dataclass with tensors."""
     targets: Any = None
-    """What the loss compares the model's output with."""
     loss: Callable[[Any, Any], Tensor] | None = None
-    """``loss(output, targets)``. Without one the output is the loss, or has it as ``.loss``, as
-    Hugging Face's models do when they are given labels."""
     optimizer: Optimizer | Callable[[Iterable[nn.Parameter]], Optimizer] | None = None
-    """An optimizer over the model's parameters, or what makes one of them; SGD with momentum
-    if left out."""
     precision: Precision = "fp32"
-    """``fp32`` is PyTorch's default (recent GPUs then use TF32 in convolutions, not in matrix
-    products), ``tf32`` is TF32 in both, ``bf16`` and ``fp16`` are autocast."""
     memory_format: MemoryFormat = "contiguous"
-    """How images lie in memory."""
     num_samples: int | None = None
-    """Samples in the batch; by default the first size of the first input tensor."""
     name: str = ""
-    """What reports call it; by default the model's class."""
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -63,7 +66,7 @@ class Step:
         if not is_made and not callable(self.optimizer):
             raise ValueError(
                 f"A step's optimizer cannot be {self.optimizer!r}; give an optimizer over the "
-                "model's parameters, or a function that makes one of them."
+                "model's parameters, or a function that makes one from them."
             )
         if not any(True for _ in tensors_in(self.inputs)):
             raise ValueError("A step's inputs hold no tensor; give the model's batch.")

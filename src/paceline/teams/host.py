@@ -35,7 +35,7 @@ def start_time(pid: int) -> float:
 
 
 def is_alive(pid: int, started: float) -> bool:
-    """Whether a process of this machine still runs. One that nobody has buried does not."""
+    """Whether a process of this machine still runs; a zombie does not."""
     try:
         process = psutil.Process(pid)
         is_same = abs(process.create_time() - started) < 1.0

@@ -149,7 +149,12 @@ def data_names() -> list[str]:
 
 
 def load_data(name: str, seed: int = 0) -> Data:
-    """Load an embedded data set; ``seed`` chooses the split where there is a choice."""
+    """Load an embedded data set.
+
+    Args:
+        name: One of :func:`data_names`.
+        seed: Chooses the split into training and test set, where there is a choice.
+    """
     loader = _LOADERS.get(name.strip().lower().replace("_", "-"))
     if loader is None:
         raise ValueError(f"There is no data set {name!r}: {suggestion(name, data_names())}")

@@ -146,7 +146,12 @@ def zoo_entry(name: str) -> ZooEntry:
 
 
 def build_model(name: str, **overrides: Any) -> nn.Module:
-    """Build a model with fresh weights; ``overrides`` replace its factory's defaults."""
+    """Build a model with fresh weights.
+
+    Args:
+        name: One of :func:`model_names`; case, hyphens and underscores do not matter.
+        overrides: Arguments of the model's own factory, such as ``num_classes``.
+    """
     entry = zoo_entry(name)
     known = list(inspect.signature(entry.factory).parameters)
     unknown = [argument for argument in overrides if argument not in known]
