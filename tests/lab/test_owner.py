@@ -7,7 +7,7 @@ import subprocess
 import psutil
 import pytest
 
-from paceline.lab.owner import is_orphan, new_lab_name, start_ms
+from paceline.lab.owner import is_orphan, new_lab_name, start_ticks
 
 
 def test_names_differ_and_their_owner_lives() -> None:
@@ -26,7 +26,7 @@ def test_an_owner_that_ended() -> None:
 def test_an_owner_that_nobody_has_waited_for_yet() -> None:
     zombie = subprocess.Popen(["true"])
     os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
-    assert is_orphan(f"paceline-{zombie.pid}-{start_ms(zombie.pid)}-0")
+    assert is_orphan(f"paceline-{zombie.pid}-{start_ticks(zombie.pid)}-0")
     zombie.wait()
 
 
@@ -50,7 +50,7 @@ def test_a_stopped_owner_is_no_dead_one() -> None:
     stopped = subprocess.Popen(["sleep", "60"])
     stopped.send_signal(signal.SIGSTOP)
     try:
-        assert not is_orphan(f"paceline-{stopped.pid}-{start_ms(stopped.pid)}-0")
+        assert not is_orphan(f"paceline-{stopped.pid}-{start_ticks(stopped.pid)}-0")
     finally:
         stopped.kill()
         stopped.wait()

@@ -18,7 +18,7 @@ _SECONDS_PER_CHUNK = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class LinkCheck:
-    """One link, from a node to the next: what was asked for and what came through."""
+    """One link, from a node to the next: the requested and the measured rate."""
 
     source: int
     target: int
@@ -27,12 +27,12 @@ class LinkCheck:
 
     @property
     def deviation(self) -> float:
-        """How far the measured rate is from the one asked for, relative to it."""
+        """The difference of the measured from the requested rate, relative to the latter."""
         return self.measured_bytes_per_s / self.asked_bytes_per_s - 1.0
 
     @property
     def is_within_tolerance(self) -> bool:
-        """Whether the lab does what it says."""
+        """Whether the lab emulates this link well enough."""
         return abs(self.deviation) <= TOLERANCE
 
 
@@ -72,7 +72,7 @@ def check_links(cluster: Cluster, *, emulation: str = "auto") -> list[LinkCheck]
 
 
 def _with_one_worker(node: Node) -> Node:
-    """The node with its whole link in the hands of one worker."""
+    """The node with one worker that has the whole link."""
     rate = link_rate_bytes_per_s(node)
     link = node.between.replace(bandwidth_bytes_per_s=rate, shared=True)
     return node.replace(workers_per_node=1, between=link)

@@ -125,7 +125,7 @@ class Job:
         return Failure(node=first["node"], worker=first["worker"], code=first["code"])
 
     def _look_for_killed_agent(self) -> None:
-        """Note the first agent that a signal ended which was not ours.
+        """Note the first agent that was ended by a signal of someone else.
 
         Its workers end with it, and what they say of that comes later.
         """

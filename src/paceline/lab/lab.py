@@ -39,13 +39,13 @@ def choose_emulation(asked: str = "auto") -> Emulation:
         asked: ``"namespaces"``, ``"software"``, or ``"auto"``: namespaces where they are possible.
     """
     if asked not in ("auto", "namespaces", "software"):
-        raise ValueError(f"--emulation {asked} is not known; use auto, namespaces or software")
+        raise ValueError(f"emulation {asked!r} is not known; use auto, namespaces or software")
     if asked == "software":
         return "software"
     possible = _kernel_can_shape()
     if asked == "namespaces" and not possible:
         raise ValueError(
-            "--emulation namespaces needs root on Linux and pyroute2 (pip install 'paceline[lab]')"
+            "emulation 'namespaces' needs root on Linux and pyroute2 (pip install 'paceline[lab]')"
         )
     return "namespaces" if possible else "software"
 
@@ -58,7 +58,7 @@ def _kernel_can_shape() -> bool:
 
 
 def describe_emulation(emulation: Emulation) -> str:
-    """One line for the user: what is real about this lab."""
+    """One line for the user: how this lab emulates links."""
     if emulation == "namespaces":
         return "links shaped by the kernel, one network namespace per node"
     return (

@@ -118,7 +118,7 @@ class StrategyEntry(Entry):
     def __init__(self, name: str, start: Start) -> None:
         super().__init__(start.model, start.optimizer)
         options = dict(start.options)
-        # A race knows its length, and a strategy with phases wants to.
+        # A race knows its length, and a strategy with phases needs it.
         if "total_steps" in strategy_class(name).options_type.model_fields:
             options.setdefault("total_steps", start.num_steps)
         self._pace = attach(start.model, start.optimizer, name, workers=start.workers, **options)
@@ -142,7 +142,7 @@ def make_ddp(start: Start) -> Entry:
 
 
 def make_floor(start: Start) -> Entry:
-    """DDP inside each node and nothing between nodes: what no strategy can beat."""
+    """DDP inside each node and nothing between nodes: the lower bound for every strategy."""
     return DdpEntry(start, start.workers.node)
 
 

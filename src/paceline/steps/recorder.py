@@ -1,4 +1,4 @@
-"""The recorder: every call on tensors with the kernels that it runs and what lives meanwhile."""
+"""The recorder: every call on tensors, its kernels, and the memory in use meanwhile."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class CallSink(Protocol):
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes down every call, and which storages live while it runs."""
+    """Records every call, and which storages live while it runs."""
 
     def __init__(self, precision: str, calls: CallSink) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -92,7 +92,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if tensor.layout != torch.strided:
                 raise ValueError(
                     "Sparse tensors, such as the gradient of nn.Embedding(sparse=True), cannot be "
-                    "captured; take dense ones (sparse=False)."
+                    "captured; use dense ones (sparse=False)."
                 )
             storage = tensor.untyped_storage()
             key = storage._cdata

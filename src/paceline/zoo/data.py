@@ -138,7 +138,7 @@ def _stdlib_characters(max_characters: int) -> bytes:
 
 _LOADERS: dict[str, Callable[[int], Data]] = {
     "digits": load_digits,
-    # the text is split by position, so that no test window lies amid training text
+    # the text is split by position, so that no test window lies within training text
     "stdlib-text": lambda seed: load_stdlib_text(),
 }
 
