@@ -15,8 +15,6 @@ from paceline.lab.lab import Emulation, Lab
 from paceline.lab.layout import Slow
 from paceline.race.task import RaceSettings, Task
 
-DEFAULT_ENTRIES = ("ddp", "floor")
-
 # Called with an entry's name and what its first worker last reported.
 OnProgress = Callable[[str, dict[str, Any]], None]
 
@@ -50,7 +48,17 @@ def run_race(
     emulation: str = "auto",
     on_progress: OnProgress = lambda _name, _news: None,
 ) -> Race:
-    """Train every entry in turn; logs and ``race.json`` go to ``folder``."""
+    """Train every entry in turn on an emulated cluster.
+
+    Args:
+        cluster: The cluster to emulate.
+        entries: The names of what races: strategies, baselines and other libraries' strategies.
+        settings: What every entry trains, and for how long.
+        folder: Where logs and ``race.json`` go.
+        slow: Workers to slow down, as for :class:`~paceline.lab.lab.Lab`.
+        emulation: How links are emulated, as for :class:`~paceline.lab.lab.Lab`.
+        on_progress: Called with an entry's name and what its first worker last reported.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     results = []
     with Lab(cluster, slow=slow, emulation=emulation) as lab:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +21,6 @@ class Run:
     device_hours: float
     dollars: float | None
     """None if the cluster's price is not known."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
 
 
 def num_steps_of(samples: int, *, workers: int, batch: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,6 +10,7 @@ from paceline.strategies.diloco import Diloco, StreamingDiloco
 from paceline.strategies.local_sgd import LocalSgd, PostLocalSgd
 from paceline.strategies.strategy import Strategy
 from paceline.strategies.sync import Sync, SyncHierarchical
+from paceline.suggestion import suggestion
 
 _STRATEGIES: dict[str, type[Strategy]] = {
     "sync": Sync,
@@ -45,13 +45,7 @@ def strategy_names() -> list[str]:
 def strategy_class(name: str) -> type[Strategy]:
     """The class of a strategy."""
     if name not in _STRATEGIES:
-        close = difflib.get_close_matches(name, _STRATEGIES, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(
-            f"there is no strategy {name!r}{hint} Known are {', '.join(_STRATEGIES)}."
-            if hint
-            else f"there is no strategy {name!r}; known are {', '.join(_STRATEGIES)}"
-        )
+        raise ValueError(f"there is no strategy {name!r}: {suggestion(name, _STRATEGIES)}")
     return _STRATEGIES[name]
 
 
