@@ -172,7 +172,7 @@ def schedule_by_batch(workers: Workers) -> tuple[float, list[str]]:
 def test_learning_rates_that_fell_behind_are_taken_over_and_named() -> None:
     for rate, said in run_job(schedule_by_batch, nodes=(2,)):
         assert rate == pytest.approx(0.05 * 0.5**3)
-        assert len(said) == 1 and "scheduler that is stepped for every batch" in said[0]
+        assert len(said) == 1 and "scheduler that is stepped once per batch" in said[0]
 
 
 def drift_apart(workers: Workers) -> list[float]:
