@@ -63,8 +63,9 @@ class Pace:
             "report_every": report_every if metric else None,
             "trace": tracer is not None,
         }
-        check_agreement(fingerprint(model, optimizers, strategy, settings), workers)
         self._replica = Replica(model, buffers=buffers, optimizers=optimizers)
+        described = fingerprint(model, optimizers, strategy, settings)
+        check_agreement(described, workers, self._replica.device)
         take_over([*model.parameters(), *model.buffers()], workers.world, 0)
         level_optimizers(self._optimizers, workers.world)
         strategy.start(self._replica, workers)
