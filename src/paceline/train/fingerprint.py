@@ -63,8 +63,7 @@ def is_same(data: bytes, team: Team, device: torch.device) -> bool:
     digest = int.from_bytes(hashlib.blake2b(data, digest_size=7).digest(), "big")
     extremes = torch.tensor([digest, -digest], device=device)
     team.all_reduce(extremes, "max").wait()
-    largest, smallest = extremes.tolist()
-    return bool(largest == -smallest)
+    return bool(extremes[0] == -extremes[1])
 
 
 def check_agreement(own: Mapping[str, str], workers: Workers, device: torch.device) -> None:
