@@ -163,7 +163,7 @@ def phases(num_steps: int, **options: Any) -> str:
             for letter, name in (("w", "warm-up"), (".", "cycling"), ("c", "cool-down"))
         )
         assert asked == letters[: len(asked)]
-        assert len(asked) == min(daso.options.in_steps("total", None) or 0, num_steps)
+        assert len(asked) == min(daso._total or 0, num_steps)
     return letters
 
 

@@ -54,9 +54,13 @@ def test_a_sick_node_is_refused_named_and_healed(
 ) -> None:
     results = run_job(drift, "local-sgd", {"period": 1, "wire": wire}, sick, nodes=nodes)
     num_nodes = len(nodes)
-    mean = sum(slope(node) for node in range(num_nodes)) / num_nodes
-    healthy = [node for node in range(num_nodes) if node not in sick]
-    mean_of_healthy = sum(slope(node) for node in healthy) / len(healthy)
+    # Each node counts as many times as it has workers.
+    slopes = [slope(node) for node, size in enumerate(nodes) for _ in range(size)]
+    mean = sum(slopes) / len(slopes)
+    healthy = [
+        slope(node) for node, size in enumerate(nodes) for _ in range(size) if node not in sick
+    ]
+    mean_of_healthy = sum(healthy) / len(healthy)
     for values, messages in results:
         # Everybody, the sick node too, goes on from the healthy nodes' average.
         expected = [mean * step for step in range(1, SICK_AT)]

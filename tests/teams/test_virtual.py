@@ -53,6 +53,13 @@ def test_agreeing_blocks_and_members_are_alike() -> None:
     assert [type(event) for event in journal.take()] == [Begin, Await, Begin, Await]
 
 
+def test_a_barrier_costs_what_agreeing_costs() -> None:
+    journal = Journal()
+    workers = virtual_workers(journal, (2, 2), node=0, index=0)
+    workers.node.barrier()
+    assert journal.take() == [Begin(1, "node", "all_reduce", 8), Await(1)]
+
+
 def test_background_work_has_a_list_of_its_own() -> None:
     journal = Journal()
     workers = virtual_workers(journal, (1, 1), node=0, index=0)

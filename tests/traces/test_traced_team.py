@@ -59,6 +59,7 @@ def use_everything(workers: Workers) -> list[Any]:
     world.all_gather(gathered, numbers(2, rank + 1)).wait()
     message = numbers(5, rank + 1)
     (world.send(message, 1) if rank == 0 else world.receive(message, 0)).wait()
+    world.barrier()
     tensors = (reduced, given, share, gathered, message)
     return [world.size, world.rank, world.agree(rank, "max"), *(t.tolist() for t in tensors)]
 
@@ -86,6 +87,7 @@ def test_every_operation_is_told_and_does_the_same() -> None:
             ("world", "reduce_scatter", 8),
             ("world", "all_gather", 16),
             ("world", "receive" if rank else "send", 20),
+            ("world", "barrier", 8),
             ("world", "all_reduce", 8),
         ]
 

@@ -24,13 +24,14 @@ def start_buffers(replica: Replica, team: Team) -> list[tuple[Pending, FlatLayou
     return started
 
 
-def contribution(flat: torch.Tensor, *, is_heard: bool) -> torch.Tensor:
-    """Buffers for a sum over workers; behind them, 1 for each value that is in the sum, else 0.
+def contribution(flat: torch.Tensor, *, is_heard: bool, weight: int = 1) -> torch.Tensor:
+    """Buffers for a sum; behind them, the weight of each value that is in the sum, else 0.
 
     Values that are not finite are not in it: they are broken, or the -inf of a mask.
     """
     counts = flat.isfinite() & is_heard
-    return torch.cat([flat.where(counts, torch.zeros_like(flat)), counts.to(flat.dtype)])
+    summands = torch.cat([flat.where(counts, torch.zeros_like(flat)), counts.to(flat.dtype)])
+    return summands if weight == 1 else summands.mul_(weight)
 
 
 def mean_of_contributions(summed: torch.Tensor) -> torch.Tensor:

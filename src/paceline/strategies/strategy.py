@@ -10,25 +10,33 @@ from typing import Any, ClassVar
 
 import torch
 
-from paceline.cluster.record import Record
 from paceline.strategies.equality import find_unequal, make_equal
+from paceline.strategies.options import Options, checked, options_type_of
 from paceline.strategies.replica import Replica
 from paceline.teams import Pending, Team, Workers
 
 
-class Options(Record):
-    """The options of a strategy: validated, with a description each, listed by the CLI."""
-
-
 class Strategy:
-    """Base of all training algorithms. Override the moments that the algorithm needs."""
+    """Base of all training algorithms. Override the moments that the algorithm needs.
+
+    The keyword-only parameters of a subclass's constructor are its options.
+    """
 
     options_type: ClassVar[type[Options]] = Options
+    """Made from the constructor."""
     summary: ClassVar[str] = ""
     """One line for the list of strategies."""
+    options: Options
+    """What the constructor was given, validated, and the defaults."""
 
-    def __init__(self, **options: Any) -> None:
-        self.options = self.options_type(**options)
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if "__init__" in vars(cls):
+            cls.__init__ = checked(cls.__init__)  # type: ignore[method-assign]
+        cls.options_type = options_type_of(cls)
+
+    @checked
+    def __init__(self) -> None:
         self.step = 0
         """How many optimizer steps were taken."""
         self.waiting_s = 0.0

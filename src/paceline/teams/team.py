@@ -98,6 +98,10 @@ class Team(ABC):
         """Combine one number of every member and return the result; blocks."""
 
     @abstractmethod
+    def barrier(self) -> None:
+        """Block until all members have called this."""
+
+    @abstractmethod
     def gather(self, data: bytes) -> list[bytes]:
         """Everybody's bytes, by rank; blocks. For small things: names, checks, error messages."""
 

@@ -151,6 +151,10 @@ class TracedTeam(WrappedTeam):
         """Combine one number of every member, while this one waits."""
         return self._blocking("all_reduce", _NUMBER_BYTES, lambda: self._team.agree(number, op))
 
+    def barrier(self) -> None:
+        """Block until all members have called this."""
+        self._blocking("barrier", _NUMBER_BYTES, self._team.barrier)
+
     def gather(self, data: bytes) -> list[bytes]:
         """Everybody's bytes, while this one waits."""
         num_bytes = len(data) * self.size

@@ -63,14 +63,14 @@ def attach(
 
     """
     optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
-    if not enabled:
-        return IdlePace(model, optimizers)
     if buffers not in ("mean", "keep", "broadcast"):
         raise ValueError(f"buffers={buffers!r} is not known; use 'mean', 'keep' or 'broadcast'")
     if report_every < 1:
         raise ValueError(f"report_every={report_every} must be at least 1")
     timeout_s = _seconds(timeout)
     chosen = make_strategy(strategy, **options)
+    if not enabled:
+        return IdlePace(model, optimizers, chosen)
     tracer = None if trace is None else Tracer(trace, trace_steps)
     if isinstance(workers, Workers) and timeout_s is not None:
         raise ValueError(
