@@ -8,6 +8,7 @@ import torch
 from pydantic import Field
 
 from paceline.strategies.periodic import Periodic, PeriodicOptions
+from paceline.strategies.schedule import Phase, Schedule
 from paceline.strategies.strategy import Options
 from paceline.teams import Pending, Team
 
@@ -50,9 +51,10 @@ class PostLocalSgd(LocalSgd):
         """Synchronous steps are the warm-up."""
         return "warm-up" if self.step <= self.options.sync_steps else "cycling"
 
-    def phases(self) -> dict[str, int | None]:
+    def schedule(self) -> Schedule:
         """The synchronous steps, and the rest."""
-        return {"warm-up": self.options.sync_steps, "cycling": None}
+        warm_up = Phase("warm-up", self.options.sync_steps, period=1)
+        return Schedule(phases=(warm_up, Phase("cycling", period=self.period)), main="cycling")
 
     def bucket_ready(self, bucket: torch.Tensor) -> Pending | None:
         """Average over all workers at first, inside the node later."""
