@@ -156,7 +156,7 @@ def phases(num_steps: int, **options: Any) -> str:
     for step in range(1, num_steps + 1):
         daso.step = step
         letters += {"warm-up": "w", "cycling": ".", "cool-down": "c"}[daso.phase]
-    counts = daso.phases()
+    counts = {phase.name: phase.num_steps for phase in daso.schedule().phases}
     if None not in counts.values():  # the same in numbers
         asked = "".join(
             letter * (counts[name] or 0)

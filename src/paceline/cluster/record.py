@@ -33,6 +33,7 @@ NotNegative = Annotated[float, Field(ge=0), Accepts("a number of at least 0 such
 Share = Annotated[float, Field(ge=0, lt=1), Accepts("a number from 0 to below 1 such as 0.1")]
 Factor = Annotated[float, Field(ge=1), Accepts("a number of at least 1 such as 1.5")]
 Count = Annotated[int, Field(ge=1), Accepts("a whole number of at least 1")]
+CountOrZero = Annotated[int, Field(ge=0), Accepts("a whole number of at least 0")]
 Flag = Annotated[bool, Accepts("true or false")]
 Name = Annotated[str, Field(min_length=1), Accepts("a text in quotes that is not empty")]
 Text = Annotated[str, Accepts("a text in quotes")]

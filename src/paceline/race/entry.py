@@ -16,7 +16,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from paceline.strategies import strategy_class, strategy_names
+from paceline.strategies import make_strategy, strategy_names
 from paceline.suggestion import suggestion
 from paceline.teams import Team, Workers
 from paceline.teams.emulated import EmulatedTeam
@@ -117,11 +117,10 @@ class StrategyEntry(Entry):
 
     def __init__(self, name: str, start: Start) -> None:
         super().__init__(start.model, start.optimizer)
-        options = dict(start.options)
-        # A race knows its length, and a strategy with phases needs it.
-        if "total_steps" in strategy_class(name).options_type.model_fields:
-            options.setdefault("total_steps", start.num_steps)
-        self._pace = attach(start.model, start.optimizer, name, workers=start.workers, **options)
+        strategy = make_strategy(name, **start.options)
+        if strategy.schedule().wants_length:
+            strategy.set_run_length(start.num_steps)
+        self._pace = attach(start.model, start.optimizer, strategy, workers=start.workers)
 
     def after_step(self) -> None:
         """The strategy counts its own waiting."""

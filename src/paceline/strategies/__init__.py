@@ -13,6 +13,7 @@ from paceline.strategies.registry import (
     strategy_names,
 )
 from paceline.strategies.replica import Replica
+from paceline.strategies.schedule import Phase, Schedule
 from paceline.strategies.strategy import Strategy
 from paceline.strategies.sync import Sync, SyncHierarchical
 
@@ -22,8 +23,10 @@ __all__ = [
     "LocalSgd",
     "Options",
     "Periodic",
+    "Phase",
     "PostLocalSgd",
     "Replica",
+    "Schedule",
     "Strategy",
     "StreamingDiloco",
     "Sync",

@@ -9,10 +9,11 @@ from paceline.strategies.buffers import settle_buffers
 from paceline.strategies.periodic import Periodic, Weighting, check_delay
 from paceline.strategies.plateau import Plateau
 from paceline.strategies.replica import Replica
+from paceline.strategies.schedule import Phase, Schedule
 from paceline.strategies.wire import WireName
 from paceline.teams import Workers
 
-Phase = Literal["warm-up", "cycling", "cool-down"]
+PhaseName = Literal["warm-up", "cycling", "cool-down"]
 
 _PHASE_STEPS = 4
 """The length of warm-up and cool-down, where none is given."""
@@ -102,7 +103,7 @@ class Daso(Periodic):
         self._plateau = Plateau(threshold=self._threshold, patience=self._patience)
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> PhaseName:
         """The phase that the current step belongs to."""
         if self.step <= self._warmup:
             return "warm-up"
@@ -111,14 +112,25 @@ class Daso(Periodic):
             return "cool-down"
         return "cycling"
 
-    def phases(self) -> dict[str, int | None]:
+    def schedule(self) -> Schedule:
         """Warm-up, cycling, and cool-down where the run's length is known."""
         if self._total is None:
-            return {"warm-up": self._warmup, "cycling": None}
-        warmup = min(self._warmup, self._total)
-        cooldown = min(self._total - warmup, max(1, self._cooldown))
-        cycling = self._total - warmup - cooldown
-        return {"warm-up": warmup, "cycling": cycling, "cool-down": cooldown}
+            warm_up = Phase("warm-up", self._warmup, period=1)
+            cycling = Phase("cycling", period=self.period)
+            return Schedule(phases=(warm_up, cycling), main="cycling", wants_length=True)
+        num_first = min(self._warmup, self._total)
+        num_last = min(self._total - num_first, max(1, self._cooldown))
+        phases = (
+            Phase("warm-up", num_first, period=1),
+            Phase("cycling", self._total - num_first - num_last, period=self.period),
+            Phase("cool-down", num_last, period=1),
+        )
+        return Schedule(phases=phases, main="cycling")
+
+    def set_run_length(self, num_steps: int) -> None:
+        """Cool down at the end of so many steps, unless another length was given."""
+        if self._total is None:
+            self._total = num_steps
 
     def after_step(self) -> None:
         """At the last step all workers become equal, if it is known which one that is."""

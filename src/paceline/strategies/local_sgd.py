@@ -6,6 +6,7 @@ import torch
 
 from paceline.cluster.record import Count, CountOrZero, Positive
 from paceline.strategies.periodic import Periodic, Weighting
+from paceline.strategies.schedule import Phase, Schedule
 from paceline.strategies.wire import WireName
 from paceline.teams import Pending, Team
 
@@ -85,9 +86,10 @@ class PostLocalSgd(LocalSgd):
         """Synchronous steps are the warm-up."""
         return "warm-up" if self.step <= self.sync_steps else "cycling"
 
-    def phases(self) -> dict[str, int | None]:
+    def schedule(self) -> Schedule:
         """The synchronous steps, and the rest."""
-        return {"warm-up": self.sync_steps, "cycling": None}
+        warm_up = Phase("warm-up", self.sync_steps, period=1)
+        return Schedule(phases=(warm_up, Phase("cycling", period=self.period)), main="cycling")
 
     def bucket_ready(self, bucket: torch.Tensor) -> Pending | None:
         """Average over all workers at first, inside the node later."""

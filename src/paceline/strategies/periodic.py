@@ -20,6 +20,7 @@ from paceline.strategies.layout import FlatLayout
 from paceline.strategies.merge import MergeName, merge, share_kept
 from paceline.strategies.outer import OuterNesterov
 from paceline.strategies.replica import Replica
+from paceline.strategies.schedule import Phase, Schedule
 from paceline.strategies.strategy import Strategy
 from paceline.strategies.wire import WireName, make_wire
 from paceline.teams import Pending, Team, Workers
@@ -254,6 +255,10 @@ class Periodic(Strategy):
                 layout.unpack(mean)
             if not exchange.is_own_node_healthy:
                 self._heal_optimizer()
+
+    def schedule(self) -> Schedule:
+        """One phase, which repeats itself after a period."""
+        return Schedule(phases=(Phase("all", period=self.period),))
 
     def lockstep(self) -> Team:
         """The node's workers: they step with the same gradients, and merge at the same steps."""

@@ -13,6 +13,7 @@ import torch
 from paceline.strategies.equality import find_unequal, make_equal
 from paceline.strategies.options import Options, checked, options_type_of
 from paceline.strategies.replica import Replica
+from paceline.strategies.schedule import Schedule
 from paceline.teams import Pending, Team, Workers
 
 
@@ -49,9 +50,16 @@ class Strategy:
         """The part of its schedule that the current step belongs to; most strategies have one."""
         return "all"
 
-    def phases(self) -> dict[str, int | None]:
-        """How many steps each phase has, in order; None stands for all the steps that are left."""
-        return {"all": None}
+    def schedule(self) -> Schedule:
+        """The phases of the run, with their lengths and periods; most strategies have one phase."""
+        return Schedule()
+
+    def set_run_length(self, num_steps: int) -> None:
+        """The run will take so many optimizer steps; told before it begins, if it is known."""
+
+    def skip_steps(self, num_steps: int) -> None:
+        """Count so many steps of the current phase as taken: they repeat those that were."""
+        self.step += num_steps
 
     def start(self, replica: Replica, workers: Workers) -> None:
         """Training begins. All workers have equal parameters and buffers."""

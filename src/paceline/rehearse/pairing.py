@@ -1,4 +1,4 @@
-"""Messages from one worker to another: which send belongs to which receive."""
+"""Transfers from one worker to another: which send belongs to which receive."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from paceline.rehearse.program import Mail, Operation, Program
-from paceline.teams.virtual import Beside, Message, TeamName
+from paceline.rehearse.program import Communication, Operation, Program
+from paceline.teams.journal import BackgroundWork, TeamName, Transfer
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Where messages follow one another: from one place in a node to another.
+    """Where transfers follow one another: from one place in a node to another.
 
-    Inside a node both workers were recorded, and their messages pair up in order. Of the nodes
-    only one was, and others of its kind are taken to do alike: a worker that sends to another node
-    gets, in the same step, such a message from a third.
+    Inside a node both workers were recorded, and their transfers pair up in order. Of the nodes
+    only one was, and others of its kind are assumed to do the same: a worker that sends to another
+    node gets, in the same step, such a transfer from a third.
     """
 
     team: TeamName
@@ -28,36 +28,38 @@ class Lane:
     source: int
     target: int
     step: int | None
-    """Of a message to another node: the step in which it begins."""
+    """Of a transfer to another node: the step in which it begins."""
 
 
-_Side = tuple[Lane, bool]  # and whether it is the sender's
+Side = tuple[Lane, bool]  # and whether it is the sender's
 
 
-def lane_of(message: Message, *, background: bool, node_kind: int, index: int, step: int) -> Lane:
-    """The lane of a message of a worker that has this place in a node of this kind."""
-    other = index + message.offset
-    source, target = (index, other) if message.is_sent else (other, index)
-    own_step = step if message.is_outward else None
-    return Lane(message.team, background, node_kind, source, target, own_step)
+def lane_of(transfer: Transfer, *, background: bool, node_kind: int, index: int, step: int) -> Lane:
+    """The lane of a transfer of a worker that has this place in a node of this kind."""
+    other = index + transfer.offset
+    source, target = (index, other) if transfer.is_sent else (other, index)
+    own_step = step if transfer.is_outward else None
+    return Lane(transfer.team, background, node_kind, source, target, own_step)
 
 
-def count_mails(program: Program, *, node_kind: int, index: int, start: int = 0) -> Counter[_Side]:
-    """How many messages a program has from a step on, by lane and side."""
-    found: Counter[_Side] = Counter()
+def count_transfers(
+    program: Program, *, node_kind: int, index: int, start: int = 0
+) -> Counter[Side]:
+    """How many transfers a program has from a step on, by lane and side."""
+    found: Counter[Side] = Counter()
     for step in range(start, len(program)):
-        for background, message in _messages(program[step], background=False):
+        for background, transfer in _transfers(program[step], background=False):
             lane = lane_of(
-                message, background=background, node_kind=node_kind, index=index, step=step
+                transfer, background=background, node_kind=node_kind, index=index, step=step
             )
-            found[lane, message.is_sent] += 1
+            found[lane, transfer.is_sent] += 1
     return found
 
 
-def check_mails(late: Counter[_Side], num_steps: int) -> None:
+def check_transfers(late: Counter[Side], num_steps: int) -> None:
     """ValueError if workers of a node do not receive what others of it send.
 
-    ``late`` are the messages of the last so many steps: before, receiving may still have to begin,
+    ``late`` are the transfers of the last so many steps: before, receiving may still have to begin,
     and what is sent last may be received after what was recorded.
     """
     for lane in dict.fromkeys(lane for lane, _ in late if lane.step is None):
@@ -72,12 +74,12 @@ def check_mails(late: Counter[_Side], num_steps: int) -> None:
         )
 
 
-class Mailbox(Generic[T]):
-    """Brings the two sides of each message together; a side is whatever the player makes of it."""
+class Pairing(Generic[T]):
+    """Brings the two sides of each transfer together; a side is whatever the player makes of it."""
 
-    def __init__(self, counts: Counter[_Side]) -> None:
+    def __init__(self, counts: Counter[Side]) -> None:
         self._counts = counts
-        self._posted: Counter[_Side] = Counter()
+        self._posted: Counter[Side] = Counter()
         self._alone: dict[tuple[Lane, int], T] = {}
         self._released: set[tuple[Lane, int]] = set()
 
@@ -110,11 +112,11 @@ class Mailbox(Generic[T]):
         return next(iter(self._alone.values()), None)
 
 
-def _messages(
+def _transfers(
     operations: Sequence[Operation], *, background: bool
-) -> Iterator[tuple[bool, Message]]:
+) -> Iterator[tuple[bool, Transfer]]:
     for operation in operations:
-        if isinstance(operation, Mail):
-            yield background, operation.message
-        elif isinstance(operation, Beside):
-            yield from _messages(operation.events, background=True)
+        if isinstance(operation, Communication) and isinstance(operation.what, Transfer):
+            yield background, operation.what
+        elif isinstance(operation, BackgroundWork):
+            yield from _transfers(operation.events, background=True)

@@ -1,4 +1,4 @@
-"""One worker's timelines in a play."""
+"""Where one worker is in time: its host and its device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paceline.collectives import Numbers
 
 
 @dataclass
-class Clock:
+class WorkerClock:
     """One worker's timelines: what the next event may not be earlier than."""
 
     host_s: Numbers = 0.0
@@ -41,3 +41,7 @@ class Clock:
         self.device_s = np.maximum(self.device_s, until_s)
         if host:
             self.host_s = np.maximum(self.host_s, until_s)
+
+    def copy(self) -> WorkerClock:
+        """Where the background begins that the worker starts now."""
+        return WorkerClock(self.host_s, self.device_s, self.variance, self.node_variance)

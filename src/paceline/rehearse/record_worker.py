@@ -1,14 +1,14 @@
-"""Record what a strategy does around a captured step: the same code that trains, on fakes.
+"""Record one worker: what a strategy does around a captured step, by the code that trains.
 
 The step's own kernels are captured once. Here the strategy's code runs for several steps: autograd
-hands out gradients in the order and at the moments of the capture, through a chain of nodes that
-compute nothing, and everything that the hooks, the strategy and the optimizer do is written down.
+hands out gradients in the order and at the moments of the capture, through a chain of
+autograd functions that compute nothing, and everything that the hooks, the strategy and the
+optimizer do is written down.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +18,14 @@ from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from paceline.rehearse.choice import own_copy
 from paceline.steps import Capture
 from paceline.steps.fake_world import FakeWorld, meta_world
 from paceline.steps.recorder import Recorder
 from paceline.steps.step import Step
-from paceline.strategies import Strategy, make_strategy
-from paceline.teams.virtual import Journal, virtual_workers
+from paceline.strategies import Phase, Strategy
+from paceline.teams.journal import Journal
+from paceline.teams.virtual import virtual_workers
 from paceline.train import attach
 
 _MIN_STEPS = 8
@@ -38,33 +40,47 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
+class WorkerRecording:
     """One worker's program: what happened in each step, and the phase it belongs to."""
 
     steps: tuple[tuple[Any, ...], ...]
     phases: tuple[str, ...]
     extra_bytes: int
     """Memory that buckets and the strategy keep beside the plain training's."""
+    is_time_used: bool = False
+    """Whether the program did something with the time, which is then to be found out."""
 
 
-def record_strategy(
+def record_worker(
     step: Step,
     capture: Capture,
-    strategy: str | Strategy,
+    strategy: Strategy,
     *,
     node_sizes: tuple[int, ...],
-    index: int = 0,
     node: int = 0,
+    index: int = 0,
     lateness: int = 0,
-    brief: bool = False,
-    **options: Any,
-) -> Recording:
+    readings: Sequence[float] | None = None,
+    is_preview: bool = False,
+) -> WorkerRecording:
     """Run a strategy as one worker of a virtual cluster, around the captured step.
 
-    A strategy that asks whether an exchange is over hears "no" ``lateness`` times before "yes".
-    ``brief``: one period of each phase does, to see what it is like.
+    Args:
+        step: What is trained.
+        capture: The step's capture.
+        strategy: The strategy, which is copied and stays as it is.
+        node_sizes: The number of workers of each node.
+        node: The worker's node.
+        index: The worker's place in its node.
+        lateness: How often a strategy that asks whether an exchange is over hears "no" before
+            "yes".
+        readings: What the strategy reads of the clock and hears from teams that agree; None
+            watches whether that matters.
+        is_preview: One period of each phase is enough, to see what it is like.
+
     """
-    journal = Journal(lateness=lateness)
+    chosen = own_copy(strategy)
+    journal = Journal(lateness=lateness, readings=readings)
     workers = virtual_workers(journal, node_sizes, node=node, index=index)
     with meta_world(step) as world, Recorder(step.precision, journal) as recorder, _Values():
         recorder.phase = "optimizer"
@@ -73,8 +89,6 @@ def record_strategy(
         recorder.muted = True
         _make_optimizer_state(world)
         before_bytes = recorder.live_bytes
-        # A strategy keeps its own state, and every rehearsed worker needs its own.
-        chosen = make_strategy(copy.copy(strategy), **options)
         pace = attach(world.model, world.optimizer, chosen, workers=workers)
         recorder.muted = False
         extra_bytes = recorder.live_bytes - before_bytes
@@ -83,27 +97,33 @@ def record_strategy(
         journal.take()
         steps: list[tuple[Any, ...]] = []
         phases: list[str] = []
-        for count in chosen.phases().values():
-            num_steps = _num_steps(count, chosen, brief=brief)
+        schedule = chosen.schedule()
+        for phase in schedule.phases:
+            num_steps = _num_steps(phase, schedule.longest_period, is_preview=is_preview)
             for _ in range(num_steps):
                 world.optimizer.zero_grad()
                 chain.run()
                 world.optimizer.step()
                 steps.append(tuple(journal.take()))
                 phases.append(chosen.phase)
-            if count is not None:
-                chosen.step += count - num_steps  # the rest of the phase is like what was seen
+            if phase.num_steps is not None:  # the rest of the phase is like what was seen
+                chosen.skip_steps(phase.num_steps - num_steps)
+        is_time_used = journal.is_time_used
         pace.detach()
-    return Recording(steps=tuple(steps), phases=tuple(phases), extra_bytes=extra_bytes)
+    return WorkerRecording(
+        steps=tuple(steps),
+        phases=tuple(phases),
+        extra_bytes=extra_bytes,
+        is_time_used=is_time_used,
+    )
 
 
-def _num_steps(count: int | None, strategy: Strategy, *, brief: bool) -> int:
-    """All steps of a short phase; of a long one enough for two periods of its schedule."""
-    period = int(strategy.status().get("period", 1))
+def _num_steps(phase: Phase, period: int, *, is_preview: bool) -> int:
+    """All steps of a short phase; of a long one enough for two periods of the schedule."""
     enough = _MIN_STEPS + 2 * period if period > 1 else _MIN_STEPS
-    if brief:
+    if is_preview:
         enough = period + 2
-    return enough if count is None else min(count, enough)
+    return enough if phase.num_steps is None else min(phase.num_steps, enough)
 
 
 def _make_optimizer_state(world: FakeWorld) -> None:
@@ -125,7 +145,7 @@ def _replay_optimizer(optimizer: Optimizer, replay: Replay, journal: Journal) ->
 
 
 class _Chain:
-    """A backward pass that computes nothing: one node a parameter, in the order of the capture."""
+    """A backward pass that computes nothing: one function per parameter, in captured order."""
 
     def __init__(self, model: nn.Module, capture: Capture, journal: Journal) -> None:
         parameters = dict(model.named_parameters())

@@ -1,26 +1,26 @@
-"""What recorded programs communicate: whether two say the same, and when one repeats itself."""
+"""What recorded programs communicate: whether two do the same, and when one repeats itself."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from paceline.rehearse.recording import Recording
-from paceline.teams.virtual import Ask, Await, Begin, Beside, Message
+from paceline.rehearse.record_worker import WorkerRecording
+from paceline.teams.journal import BackgroundWork, Collective, Pause, Poll, Transfer, Wait
 
 SMALL_BYTES = 4096
 """A message whose size does not matter: its latency is its cost."""
 
 
-def talk_of(recording: Recording) -> list[list[Any]]:
-    """What a program communicates: programs that talk alike cost alike."""
-    return [_talk_in(events) for events in recording.steps]
+def communication_of(recording: WorkerRecording) -> list[list[Any]]:
+    """What a program communicates: programs that do the same here cost the same."""
+    return [_communication_in(events) for events in recording.steps]
 
 
-def names_places(recording: Recording) -> bool:
-    """Whether a program sends to other places than its own: then no other worker does alike."""
+def names_places(recording: WorkerRecording) -> bool:
+    """Whether a program sends to other places than its own: then no other worker does the same."""
     return any(
-        isinstance(event, Message) and event.offset != 0
+        isinstance(event, Transfer) and event.offset != 0
         for events in recording.steps
         for event in _flat(events)
     )
@@ -28,13 +28,13 @@ def names_places(recording: Recording) -> bool:
 
 def _flat(events: Sequence[Any]) -> Iterator[Any]:
     for event in events:
-        if isinstance(event, Beside):
+        if isinstance(event, BackgroundWork):
             yield from _flat(event.events)
         else:
             yield event
 
 
-def shapes_of(recording: Recording) -> dict[str, list[Any]]:
+def shapes_of(recording: WorkerRecording) -> dict[str, list[Any]]:
     """What is communicated in the steps of each phase; the size of a small message is left out."""
     found: dict[str, list[Any]] = {}
     for phase, events in zip(recording.phases, recording.steps, strict=True):
@@ -42,7 +42,7 @@ def shapes_of(recording: Recording) -> dict[str, list[Any]]:
     return found
 
 
-def period_of(recordings: Sequence[Recording], places: Sequence[int]) -> int:
+def period_of(recordings: Sequence[WorkerRecording], places: Sequence[int]) -> int:
     """After how many steps the end of a phase repeats itself, as far as was recorded.
 
     Workers of a node may take turns: who does what does not matter, only that it is done.
@@ -60,29 +60,29 @@ def period_of(recordings: Sequence[Recording], places: Sequence[int]) -> int:
 
 
 def _shape(events: Sequence[Any], *, ignore_below: int = 0) -> list[Any]:
-    """A step's talk without its tickets, which never repeat."""
+    """A step's communication without its tickets, which never repeat."""
     found: list[Any] = []
     for event in events:
-        if isinstance(event, Begin):
+        if isinstance(event, Collective):
             num_bytes = event.num_bytes if event.num_bytes >= ignore_below else 0
             found.append((event.team, event.kind, num_bytes))
-        elif isinstance(event, Message):
+        elif isinstance(event, Transfer):
             num_bytes = event.num_bytes if event.num_bytes >= ignore_below else 0
             found.append((event.team, event.is_sent, event.is_outward, num_bytes))
-        elif isinstance(event, Await):
-            found.append("await")
-        elif isinstance(event, Ask):
+        elif isinstance(event, Wait):
+            found.append("wait")
+        elif isinstance(event, Poll):
             found.append(event.answer)
-        elif isinstance(event, Beside):
+        elif isinstance(event, BackgroundWork):
             found.append(_shape(event.events, ignore_below=ignore_below))
     return found
 
 
-def _talk_in(events: Sequence[Any]) -> list[Any]:
+def _communication_in(events: Sequence[Any]) -> list[Any]:
     found: list[Any] = []
     for event in events:
-        if isinstance(event, Begin | Message | Await | Ask):
+        if isinstance(event, Collective | Transfer | Wait | Poll | Pause):
             found.append(event)
-        elif isinstance(event, Beside):
-            found.append(_talk_in(event.events))
+        elif isinstance(event, BackgroundWork):
+            found.append(_communication_in(event.events))
     return found
