@@ -244,6 +244,6 @@ def test_one_bad_batch_is_one_refusal(
         is_sick = rank == 2
         # From the 22nd step to the exchange of the 24th, which may be merged later.
         assert was_well.count(False) == (2 + options.get("delay", 0) if is_sick else 0)
-        resets = [text for text in said if "starts anew" in text]
+        resets = [text for text in said if "was reset" in text]
         assert len(resets) == is_sick
         assert all("node 1 (" in text and "4 parameters" in text for text in resets)

@@ -257,7 +257,7 @@ def test_bad_options_are_named_in_one_line(
 
 def test_a_strategy_object_takes_no_further_options() -> None:
     model = nn.Linear(2, 2)
-    with pytest.raises(ValueError, match="options period go to the strategy itself"):
+    with pytest.raises(ValueError, match=r"options period to the strategy object itself: Daso"):
         attach(model, torch.optim.SGD(model.parameters()), Daso(), period=3)
 
 

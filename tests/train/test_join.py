@@ -192,8 +192,8 @@ def drift_apart(workers: Workers) -> list[float]:
 
 def test_who_stands_by_carries_its_nodes_parameters() -> None:
     first, second, third = run_job(drift_apart, nodes=(2, 1))
-    # The first node: the mean of 1 and 2, then 2 alone. After two steps 3.5, which counts twice,
-    # and 6 are averaged.
+    # The first node: the mean of 1 and 2, then 2 alone. After two steps 3.5 and 6 are averaged, and
+    # the first node counts twice.
     mean, end = 13 / 3, (2 * 19 / 3 + 22 / 3) / 3
     assert second == pytest.approx([1.5, mean, mean + 2, mean + 2, end])
     assert third == pytest.approx([3.0, mean, mean + 3, mean + 3, end])

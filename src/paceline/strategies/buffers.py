@@ -1,4 +1,4 @@
-"""Buffers on their way: batch norm's statistics and what else a model keeps beside parameters."""
+"""Exchange of buffers: batch norm's statistics, and whatever a model keeps besides parameters."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def mean_of_contributions(summed: torch.Tensor) -> torch.Tensor:
 
 
 def replace_buffers(layout: FlatLayout, mean: torch.Tensor) -> None:
-    """Take over the average, where there is one."""
+    """Set the buffers to the average, where there is one."""
     layout.unpack(torch.where(mean.isfinite(), mean, layout.pack()))
 
 
 def merge_buffers(layout: FlatLayout, mean: torch.Tensor, sent: torch.Tensor) -> None:
-    """Take over an average that is some steps old, and keep the change since then.
+    """Merge an average that is some steps old, keeping the change since then.
 
     Batch norm's statistics move a tenth of the way at each step: without this they would be set
     back by every late exchange, and never arrive.

@@ -172,7 +172,7 @@ class Daso(Periodic):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave."""
+        """Restore what :meth:`state_dict` returned."""
         super().load_state_dict(state)
         self.period = state["period"]
         self.delay = state["delay"]

@@ -29,7 +29,7 @@ class Fragment:
 
 
 class Exchange:
-    """Parameters of one fragment, and the buffers, on their way.
+    """An exchange of one fragment's parameters, and of the buffers, under way.
 
     One worker of each node (the ``representative``, by its place in the node) talks to its peers on
     the other nodes and passes the result on inside its node. All of it runs in the background.

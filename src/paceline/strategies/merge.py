@@ -1,4 +1,4 @@
-"""How a worker takes over the nodes' average, which is some steps old when it arrives."""
+"""How a worker merges the nodes' average, which is some steps old when it arrives."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Periodic(Strategy):
         self._make_fragments()
 
     def parameters_changed(self) -> None:
-        """Cut the parameters into fragments anew; what outer optimizers had learnt is lost."""
+        """Cut the new parameters into fragments; the outer optimizers' state is lost."""
         assert not self._in_flight
         self._make_fragments()
 
@@ -138,7 +138,7 @@ class Periodic(Strategy):
         return self.step - self._last_starts[fragment] >= self.period
 
     def current_delay(self) -> int:
-        """Steps from a start to its merge. A change holds for what is under way as well."""
+        """Steps from a start to its merge. A change also applies to an exchange under way."""
         return self.delay
 
     def _exchange(self, index: int) -> None:
@@ -227,7 +227,7 @@ class Periodic(Strategy):
             warnings.warn(
                 f"{self.workers.node_names[self.workers.node_index]} took over the other nodes' "
                 f"average at step {self.step}; its optimizer's state of {num_reset} parameters was "
-                "not finite and starts anew",
+                "not finite and was reset",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -281,7 +281,7 @@ class Periodic(Strategy):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave, or refuse it and change nothing."""
+        """Restore what :meth:`state_dict` returned, or refuse it and change nothing."""
         self._check_state_dict(state)
         super().load_state_dict(state)
         # What is under way works on the wires, which are about to change.

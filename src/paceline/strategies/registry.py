@@ -87,11 +87,12 @@ def make_strategy(strategy: str | Strategy, **options: Any) -> Strategy:
         return strategy_class(strategy)(**options)
     if options:
         raise ValueError(
-            f"options {', '.join(options)} go to the strategy itself when it is given as an object"
+            f"give the options {', '.join(options)} to the strategy object itself: "
+            f"{type(strategy).__name__}({next(iter(options))}=...)"
         )
     if not isinstance(strategy, Strategy):
         raise ValueError(
-            f"a strategy is a name or an object such as Daso(), and cannot be {strategy!r}"
+            f"strategy={strategy!r} is neither a name nor a strategy object such as Daso()"
         )
     return strategy
 

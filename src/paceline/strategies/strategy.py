@@ -62,14 +62,25 @@ class Strategy:
         self.step += num_steps
 
     def start(self, replica: Replica, workers: Workers) -> None:
-        """Training begins. All workers have equal parameters and buffers."""
+        """Training begins. All workers have equal parameters and buffers.
+
+        Args:
+            replica: This worker's copy of the model.
+            workers: The workers of the job, as this one sees them.
+
+        """
         self.replica = replica
         self.workers = workers
 
     def bucket_ready(self, bucket: torch.Tensor) -> Pending | None:
-        """A flat bucket of gradients is complete: begin to exchange it, in place, or do nothing.
+        """A bucket of gradients is complete: begin to exchange it, in place, or do nothing.
 
-        What is returned is waited for before the gradients are used.
+        Args:
+            bucket: Gradients of several parameters, one after another in a flat tensor.
+
+        Returns:
+            What is waited for before the gradients are used, if anything.
+
         """
         return None
 
@@ -81,10 +92,15 @@ class Strategy:
         self.step += 1
 
     def report(self, metric: float) -> None:
-        """A metric was reported (lower is better); the same value on all workers."""
+        """A metric was reported.
+
+        Args:
+            metric: The average over all workers, the same on each; lower is better.
+
+        """
 
     def parameters_changed(self) -> None:
-        """The model's trainable parameters are others now; all workers have made them equal."""
+        """The model has other trainable parameters now; they are equal on all workers."""
 
     def finish(self) -> None:
         """Training is over: make all workers equal, bit for bit; here, by an average."""
@@ -109,11 +125,21 @@ class Strategy:
         return {"step": self.step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave."""
+        """Restore the state.
+
+        Args:
+            state: What :meth:`state_dict` returned.
+
+        """
         self.step = state["step"]
 
     def wait(self, pending: Pending) -> None:
-        """Wait, and count the time as waiting."""
+        """Wait, and count the time as waiting.
+
+        Args:
+            pending: What to wait for.
+
+        """
         start = self.workers.clock()
         pending.wait()
         self.waiting_s += self.workers.clock() - start

@@ -26,7 +26,7 @@ _BLOCK = 1024
 
 
 class Wire(ABC):
-    """The way of one flat tensor of parameters. Used from background work, in this order."""
+    """How one flat tensor of parameters travels. Called from background work, in this order."""
 
     def __init__(self, numel: int, chunk_numel: int) -> None:
         self.chunks = [
@@ -62,7 +62,7 @@ class Wire(ABC):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave."""
+        """Restore what :meth:`state_dict` returned."""
         self.check_state_dict(state)
 
     def check_state_dict(self, state: dict[str, Any]) -> None:
@@ -186,7 +186,7 @@ class DeltaWire(Wire):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over agreed values and errors."""
+        """Restore agreed values and errors."""
         self.check_state_dict(state)
         self._agreed.copy_(state["agreed"])
         self._error.copy_(state["error"])

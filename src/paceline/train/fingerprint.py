@@ -1,4 +1,4 @@
-"""Whether all workers attach the same thing, found out before they wait for each other in vain."""
+"""Whether all workers attach the same thing: checked before they would wait for each other."""
 
 from __future__ import annotations
 

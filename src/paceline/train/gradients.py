@@ -75,7 +75,7 @@ class Gradients:
         self._has_local = False
 
     def stand_by(self) -> None:
-        """Take part in the others' exchange with nothing of one's own."""
+        """Take part in the others' exchange, contributing nothing."""
         self.buckets.stand_by(self._wait)
 
     def _on_gradient(self, parameter: torch.Tensor) -> None:

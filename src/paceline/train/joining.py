@@ -1,4 +1,4 @@
-"""Workers with unequal numbers of batches: who has run out stands by until all have."""
+"""Workers with unequal numbers of batches: those that run out stand by until all have."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Joining:
         return world.agree(metric if self.is_active else 0.0, "sum") / len(self.active)
 
     def share_in_node(self) -> None:
-        """Keep who stands by at its node's parameters: it may have to carry the next exchange."""
+        """Give those that stand by their node's parameters: one may carry the next exchange."""
         if self._strategy.lockstep() is None:
             return
         ranks = self._workers.ranks_by_node[self._workers.node_index]
@@ -78,7 +78,7 @@ class Joining:
             take_over(self._replica.tensors().values(), self._workers.node, active[0])
 
     def level(self) -> None:
-        """All workers that go in step go on from who had data the longest."""
+        """Workers in lockstep continue from the one that had data the longest."""
         team = self._strategy.lockstep()
         if team is None:
             return

@@ -188,7 +188,7 @@ class Loop:
 
     @torch.no_grad()
     def _stand_by(self, moment: Moment) -> None:
-        """Take part in what the others do, with nothing of one's own."""
+        """Take part in what the others do, contributing nothing."""
         if moment == "backward":
             self.gradients.stand_by()
             self._strategy.gradients_ready()

@@ -1,4 +1,4 @@
-"""What every step of a training took: counted here, told to whoever wants to know."""
+"""How long every step took: measured here, for statistics, TensorBoard and traces."""
 
 from __future__ import annotations
 
