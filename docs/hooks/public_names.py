@@ -26,7 +26,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     names = names_by_folder()
 
     def blocks(match: re.Match[str]) -> str:
-        return "\n\n".join(_block(name, module) for name, module in names[match[1]].items())
+        return "\n\n".join(_block(name, module) for name, module in names.get(match[1], {}).items())
 
     return _MARKER.sub(blocks, markdown)
 
