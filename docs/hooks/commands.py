@@ -65,7 +65,7 @@ def _table(kind: str, rows: list[tuple[str, Any]]) -> str:
 def _value(parameter: Any) -> str:
     if getattr(parameter, "is_flag", False):
         return ""
-    if parameter.metavar:
+    if parameter.metavar and parameter.opts[0].startswith("-"):
         return f"`{parameter.metavar}`"
     annotation = parameter.type_descriptor.annotation
     kind = {"int": "number", "float": "number", "str": "text", "Path": "path"}

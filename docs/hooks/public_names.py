@@ -14,7 +14,9 @@ _MARKER = re.compile(r"^<!-- public names of (\w+) -->$", re.MULTILINE)
 def names_by_folder() -> dict[str, dict[str, str]]:
     """The names in ``paceline.__all__`` with their modules, by the folder that defines them."""
     found: dict[str, dict[str, str]] = {}
-    for name in paceline.__all__:
+    # What one calls comes before what that returns or raises.
+    in_order = sorted(paceline.__all__, key=lambda each: isinstance(getattr(paceline, each), type))
+    for name in in_order:
         module = getattr(getattr(paceline, name), "__module__", None)
         if module is not None:  # __version__ is a string
             found.setdefault(module.split(".")[1], {})[name] = module
