@@ -1,4 +1,8 @@
-"""Run a page's blocks in order, as a reader would: one folder, one Python session."""
+"""Run a page's blocks in order, as a reader would: one folder, one Python session.
+
+As a program, reads pages and folders from standard input, a line each, and answers with exit codes.
+Torch is imported once; each page's process is a copy of this one.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,14 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+import traceback
 from pathlib import Path
 from typing import Any
 
-from docs.pages import ROOT, Block
+from docs.pages import ROOT, Block, blocks_of
 
 
-def run_page(blocks: Sequence[Block], folder: Path) -> None:
+def run_page(page: str, folder: Path) -> None:
     """Run in this process, which the page has to itself; output goes to a file in the folder."""
     output = os.open(folder / "output.txt", os.O_WRONLY | os.O_CREAT)
     for standard in (1, 2):
@@ -26,7 +30,9 @@ def run_page(blocks: Sequence[Block], folder: Path) -> None:
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     sys.path.insert(0, str(folder))
     session: dict[str, Any] = {"__name__": "__main__"}
-    for block in blocks:
+    for block in blocks_of(page):
+        if block.needs is not None:
+            continue
         sys.stdout.write(f"--- {block.place}\n")
         sys.stdout.flush()
         _run_block(block, session)
@@ -56,3 +62,31 @@ def _exit_code(command: str) -> int:
     if words[0] == "paceline":  # without the seconds that a new interpreter needs for torch
         return frame.run(main.app, words[1:])
     return subprocess.run(command, shell=True, check=False, timeout=120).returncode
+
+
+def _exit_code_of_page(page: str, folder: Path) -> int:
+    process = os.fork()
+    if process == 0:
+        try:
+            run_page(page, folder)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def main() -> None:
+    """Answer until standard input ends."""
+    import paceline.cli.main
+    import paceline.rehearse
+    import paceline.train  # noqa: F401
+
+    for line in sys.stdin:
+        page, folder = line.rstrip("\n").split("\t")
+        sys.stdout.write(f"{_exit_code_of_page(page, Path(folder))}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

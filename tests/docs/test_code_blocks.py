@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import ast
-import multiprocessing
+import os
 import re
 import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
 
-from docs.page_run import run_page
 from docs.pages import ROOT, Block, all_blocks, blocks_of, page_names
 from paceline.cli import main
 
 LANGUAGES = {"python", "console", "toml", "text"}  # text: output and drawings
-RUN_S = 120
 
 BLOCKS = all_blocks()
 TESTED_PAGES = [
@@ -32,21 +33,31 @@ COMMANDS = [
     if block.language == "console"
 ]
 
-# Torch is imported once, and each page's process is a copy of the one that did.
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["torch", "paceline.rehearse", "paceline.train", "docs.page_run"])
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, str(Path(__file__).with_name("page_run.py"))]
+    path = os.pathsep.join(str(Path(folder).resolve()) for folder in sys.path if folder)
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path},
+    ) as process:
+        yield process
+        process.kill()
 
 
 @pytest.mark.parametrize("page", TESTED_PAGES)
-def test_blocks_run(page: str, tmp_path: Path) -> None:
-    blocks = [block for block in blocks_of(page) if block.needs is None]
-    process = PROCESSES.Process(target=run_page, args=(blocks, tmp_path))
-    process.start()
-    process.join(RUN_S)
-    if process.is_alive():
-        process.kill()
+def test_blocks_run(page: str, runner: subprocess.Popen[str], tmp_path: Path) -> None:
+    assert runner.stdin is not None and runner.stdout is not None
+    runner.stdin.write(f"{page}\t{tmp_path}\n")
+    runner.stdin.flush()
+    code = runner.stdout.readline().strip()
     output = (tmp_path / "output.txt").read_text(encoding="utf-8")
-    assert process.exitcode == 0, f"{page}\n{output[-4000:]}"
+    assert code == "0", f"{page}\n{output[-4000:]}"
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.place)
