@@ -9,7 +9,7 @@ import time
 
 import torch
 
-from paceline import find_workers
+from paceline.teams import find_workers
 
 NUM_BYTES = 4 << 20
 
