@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from typing import Any
 
@@ -11,15 +10,13 @@ import paceline
 _MARKER = re.compile(r"^<!-- public names of (\w+) -->$", re.MULTILINE)
 
 
-def names_by_folder() -> dict[str, dict[str, str]]:
-    """The names in ``paceline.__all__`` with their modules, by the folder that defines them."""
-    found: dict[str, dict[str, str]] = {}
+def names_by_folder() -> dict[str, list[str]]:
+    """The public names, by the folder that defines them."""
+    found: dict[str, list[str]] = {}
     # What one calls comes before what that returns or raises.
-    in_order = sorted(paceline.__all__, key=lambda each: isinstance(getattr(paceline, each), type))
-    for name in in_order:
-        module = getattr(getattr(paceline, name), "__module__", None)
-        if module is not None:  # __version__ is a string
-            found.setdefault(module.split(".")[1], {})[name] = module
+    names = sorted(paceline._HOMES, key=lambda name: isinstance(getattr(paceline, name), type))
+    for name in names:
+        found.setdefault(paceline._HOMES[name].split(".")[1], []).append(name)
     return found
 
 
@@ -28,14 +25,14 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     names = names_by_folder()
 
     def blocks(match: re.Match[str]) -> str:
-        return "\n\n".join(_block(name, module) for name, module in names.get(match[1], {}).items())
+        return "\n\n".join(_block(name) for name in names.get(match[1], []))
 
     return _MARKER.sub(blocks, markdown)
 
 
-def _block(name: str, module: str) -> str:
-    package = module.rpartition(".")[0]
-    if importlib.util.find_spec(f"{package}.{name}") is None:
+def _block(name: str) -> str:
+    module = str(getattr(getattr(paceline, name), "__module__", ""))
+    if module.rpartition(".")[2] != name:
         return f"::: paceline.{name}"
     # A module is named after its one function; the short path would show the module.
     return f"::: {module}.{name}\n    options:\n      heading: paceline.{name}\n"
