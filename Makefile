@@ -5,12 +5,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types tests setup clean
+.PHONY: demo test lint types docs tests setup clean
 
 demo: setup
 	$(BIN)/paceline race
 
-test: setup lint types tests
+test: setup lint types docs tests
 
 lint: setup
 	$(BIN)/ruff check .
@@ -18,6 +18,10 @@ lint: setup
 
 types: setup
 	$(BIN)/mypy
+
+# Into build/site; a broken link or reference is an error. Nothing is fetched from the web.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 tests: setup
 	$(BIN)/pytest
@@ -30,8 +34,8 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV) || { \
 	  echo 'The venv module is missing; install it (Debian/Ubuntu: apt-get install python3-venv).' >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab,tensorboard,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab,tensorboard,docs,dev]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis runs
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build runs

@@ -32,7 +32,19 @@ if TYPE_CHECKING:
     from paceline.measure.links import measure_links
     from paceline.race.race import Race, run_race
     from paceline.race.task import RaceSettings
-    from paceline.rehearse import Prediction, predict
+    from paceline.rehearse import (
+        Conditions,
+        Prediction,
+        Programs,
+        Recording,
+        Rehearsal,
+        Timeline,
+        play,
+        predict,
+        price,
+        record,
+        summarise,
+    )
     from paceline.steps import Capture, Step, capture_step, load_step
     from paceline.strategies import (
         Daso,
@@ -40,8 +52,10 @@ if TYPE_CHECKING:
         LocalSgd,
         Options,
         Periodic,
+        Phase,
         PostLocalSgd,
         Replica,
+        Schedule,
         Strategy,
         StreamingDiloco,
         Sync,
@@ -71,11 +85,14 @@ _HOMES = {
         "paceline.measure.links": "measure_links",
         "paceline.race.race": "Race run_race",
         "paceline.race.task": "RaceSettings",
-        "paceline.rehearse": "Prediction predict",
+        "paceline.rehearse": (
+            "Conditions Prediction Programs Recording Rehearsal Timeline "
+            "play predict price record summarise"
+        ),
         "paceline.steps": "Capture Step capture_step load_step",
         "paceline.strategies": (
-            "Daso Diloco LocalSgd Options Periodic PostLocalSgd Replica "
-            "Strategy StreamingDiloco Sync SyncHierarchical make_strategy "
+            "Daso Diloco LocalSgd Options Periodic Phase PostLocalSgd Replica "
+            "Schedule Strategy StreamingDiloco Sync SyncHierarchical make_strategy "
             "register_strategy strategy_names"
         ),
         "paceline.teams": "Op Pending Team TeamError Workers find_workers",
@@ -89,6 +106,7 @@ __all__ = [
     "Capture",
     "CheckpointError",
     "Cluster",
+    "Conditions",
     "Daso",
     "Device",
     "Diloco",
@@ -102,12 +120,17 @@ __all__ = [
     "Pace",
     "Pending",
     "Periodic",
+    "Phase",
     "PostLocalSgd",
     "Prediction",
+    "Programs",
     "Race",
     "RaceSettings",
+    "Recording",
+    "Rehearsal",
     "Replica",
     "Route",
+    "Schedule",
     "Span",
     "Stats",
     "Step",
@@ -117,6 +140,7 @@ __all__ = [
     "SyncHierarchical",
     "Team",
     "TeamError",
+    "Timeline",
     "Topology",
     "Workers",
     "__version__",
@@ -135,12 +159,16 @@ __all__ = [
     "load_step",
     "make_strategy",
     "measure_links",
+    "play",
     "predict",
     "preset_names",
+    "price",
     "read_trace",
+    "record",
     "register_strategy",
     "run_race",
     "strategy_names",
+    "summarise",
     "topology_of",
 ]
 

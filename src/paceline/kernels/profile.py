@@ -4,7 +4,7 @@ The file is gzip over lines of JSON, so that it can be read anywhere, appended t
 and shares nothing with pickle. An object states facts; later ones add to earlier ones. A list is
 one kernel: ``[op, arguments, outputs, math, seconds, workspace_bytes, sources]`` with ``seconds``
 null for one that is planned and not yet measured; a later line replaces an earlier one.
-docs/kernels.md describes every field.
+docs/reference/kernel-profile.md describes every field.
 """
 
 from __future__ import annotations
