@@ -295,3 +295,13 @@ def test_a_plateau_is_more_than_patience_reports_without_improvement(
             since += 1
         assert plateaus[index] == (since == patience + 1)
         since %= patience + 1
+
+
+def test_a_run_whose_length_is_told_is_one_whose_length_was_given() -> None:
+    told, given = Daso(), Daso(total_steps=20)
+    assert told.schedule().wants_length
+    assert not given.schedule().wants_length
+    told.set_run_length(20)
+    assert told.schedule() == given.schedule()
+    given.set_run_length(99)
+    assert told.schedule() == given.schedule()

@@ -31,6 +31,7 @@ class Known:
     capture: Capture
     _recordings: dict[Any, Recording] = field(default_factory=dict, repr=False)
     _workers: dict[Any, WorkerRecording] = field(default_factory=dict, repr=False)
+    _suits: dict[Any, bool] = field(default_factory=dict, repr=False)
     _results: dict[Any, tuple[Any, Any]] = field(default_factory=dict, repr=False)
 
     def call(self, function: Callable[..., R], /, *arguments: Any, **numbers: Any) -> R:
@@ -61,12 +62,8 @@ class Known:
         A strategy that is given by its name is first recorded on two nodes and on three. If it
         communicates the same on both, it does so on any number, and the recording is kept for all.
         """
-        if isinstance(choice.strategy, str) and len(set(node_sizes)) == 1 and len(node_sizes) > 1:
-            two, three = node_sizes[:1] * 2, node_sizes[:1] * 3
-            whole = shapes_of(self._worker(step, choice, two)(**_FIRST))
-            preview = shapes_of(self._worker(step, choice, three, is_preview=True)(**_FIRST))
-            if all(whole[phase][: len(own)] == own for phase, own in preview.items()):
-                node_sizes = two
+        if self._suits_any_number(step, choice, node_sizes):
+            node_sizes = node_sizes[:1] * 2
         key = (*choice.key, node_sizes, assumed.lateness)
         if assumed.readings is None and key in self._recordings:
             return self._recordings[key]
@@ -83,6 +80,21 @@ class Known:
         if assumed.readings is None:
             self._recordings[key] = recording
         return recording
+
+    def _suits_any_number(self, step: Step, choice: Choice, node_sizes: tuple[int, ...]) -> bool:
+        """Whether a recording on two nodes stands for one on these."""
+        is_named, size = isinstance(choice.strategy, str), node_sizes[0]
+        if not is_named or len(set(node_sizes)) > 1 or len(node_sizes) == 1:
+            return False
+        key = (*choice.key, size)
+        if key not in self._suits:
+            whole = self._worker(step, choice, (size,) * 2)(**_FIRST)
+            preview = self._worker(step, choice, (size,) * 3, is_preview=True)(**_FIRST)
+            shapes = shapes_of(whole)
+            self._suits[key] = all(
+                shapes[phase][: len(own)] == own for phase, own in shapes_of(preview).items()
+            )
+        return self._suits[key]
 
     def _worker(
         self,

@@ -6,6 +6,7 @@ import contextlib
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ class Choice:
         """What predictions call it."""
         return self.strategy if isinstance(self.strategy, str) else type(self.strategy).__name__
 
-    @property
+    @cached_property
     def key(self) -> tuple[Any, ...]:
         """Equal for choices that do the same. A strategy object is its own key."""
         options = repr(sorted(self.options.items()))  # some are lists, which have no hash
