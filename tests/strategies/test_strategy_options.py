@@ -52,7 +52,7 @@ def test_an_object_keeps_what_it_was_given() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"perod": 3}, "Daso.perod: there is no such field; did you mean 'period'?"),
+        ({"perod": 3}, "Daso.perod is not a known key: did you mean 'period' or 'max_period'?"),
         ({"period": 0}, "Daso.period: input should be greater than or equal to 1, not 0"),
         ({"delay": 5}, "delay=5 must not be longer than period=4"),
         ({"weighting": "gpus"}, "Daso.weighting: input should be 'workers' or 'nodes', not 'gpus'"),

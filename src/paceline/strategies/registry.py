@@ -26,7 +26,7 @@ _STRATEGIES: dict[str, type[Strategy]] = {
 RESERVED_NAMES = {
     *("model", "optimizer", "strategy", "workers", "timeout", "buffers", "metric", "report_every"),
     *("tensorboard", "trace", "trace_steps", "enabled", "step", "device", "cluster", "nodes"),
-    *("kernel_model", "jitter", "samples"),
+    *("workers_per_node", "kernel_model", "jitter", "samples"),
 }
 
 S = TypeVar("S", bound=type[Strategy])
