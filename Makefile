@@ -5,12 +5,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types tests setup browser clean
+.PHONY: demo test lint types docs tests setup browser clean
 
 demo: setup
 	$(BIN)/paceline race
 
-test: setup browser lint types tests
+test: setup browser lint types docs tests
 
 lint: setup
 	$(BIN)/ruff check .
@@ -18,6 +18,10 @@ lint: setup
 
 types: setup
 	$(BIN)/mypy
+
+# Into build/site; a broken link or reference is an error. Nothing is fetched from the web.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 tests: setup
 	$(BIN)/pytest
@@ -30,14 +34,14 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV) || { \
 	  echo 'The venv module is missing; install it (Debian/Ubuntu: apt-get install python3-venv).' >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab,tensorboard,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab,tensorboard,docs,dev]'
 	touch $@
 
 # Reports are tested in Debian's chromium; where there is none, these tests are skipped.
 browser:
 	@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \
-	  && apt-get install --yes --no-install-recommends chromium; } \
+	  && apt-get update --quiet && apt-get install --quiet --yes --no-install-recommends chromium; } \
 	  || echo 'There is no chromium: the tests of reports in a browser are skipped.' >&2
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis runs
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build runs

@@ -38,7 +38,7 @@ def make_entry(spec: str, arguments: argparse.Namespace, workers: Workers) -> En
     options: dict[str, Any] = dict(pair.split("=") for pair in text.split(";") if pair)
     if name == "daso":
         # Cycling from the first step on, for as long as it is asked for: its pace is measured here.
-        options |= {"warmup_steps": 0, "total_steps": None}
+        options |= {"warmup_steps": 0}
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
     model = build_model(arguments.model).to(device)

@@ -3,8 +3,8 @@
 python benchmarks/published_throughput.py
 
 Nothing is fitted to the rows of ResNet-50 but the default jitter of a cluster (see
-docs/benchmarks.md), and nothing at all to the other rows. The GPUs were not measured: their kernels
-are carried over from an H200.
+docs/evidence/steps.md), and nothing at all to the other rows. The GPUs were not measured: their
+kernels are carried over from an H200.
 """
 
 from __future__ import annotations

@@ -217,7 +217,9 @@ def predicted_s(
     entry: str, step: Step, cluster: Cluster, model_file: Path | None
 ) -> tuple[float, dict[str, float]]:
     name = "sync" if entry == "ddp" else entry
-    found = predict(step, cluster=cluster, strategy=name, model=model_file, **OPTIONS.get(name, {}))
+    found = predict(
+        step, cluster=cluster, strategy=name, kernel_model=model_file, **OPTIONS.get(name, {})
+    )
     parts = {
         "compute_s": found.compute_s + found.host_s,
         "communication_s": found.exposed_communication_s,

@@ -18,8 +18,7 @@ import torch
 
 from paceline.collectives import Route, Topology
 from paceline.kernels.library import load_kernel_model
-from paceline.rehearse import predict
-from paceline.rehearse.rehearsal import Conditions, rehearse
+from paceline.rehearse import Conditions, Rehearsal, predict
 from paceline.steps import zoo_step
 
 RESULT = Path(__file__).parent.parent / "docs" / "results" / "rehearsal_speed.json"
@@ -53,7 +52,7 @@ def rate_per_s(*, devices: bool) -> float:
     """Configurations a second on one core: cluster sizes, links and, if asked for, devices."""
     torch.set_num_threads(1)
     step = zoo_step("resnet50", batch=32)
-    rehearsal = rehearse(step, "sync", node_sizes=(8, 8))
+    rehearsal = Rehearsal(step, "sync", node_sizes=(8, 8))
     model = load_kernel_model("h200")
     rng = np.random.default_rng(0)
 

@@ -9,16 +9,16 @@ import time
 
 import torch
 
-from paceline.teams import find_workers
+import paceline
 
 NUM_BYTES = 4 << 20
 
 
 def main() -> None:
-    workers = find_workers()
+    workers = paceline.find_workers()
     world = workers.world
     tensor = torch.full((NUM_BYTES // 4,), float(world.rank + 1))
-    world.agree(0.0)  # opens the connections, off the clock
+    world.barrier()  # opens the connections, off the clock
     start = time.monotonic()
     world.all_reduce(tensor, "sum").wait()
     elapsed_s = time.monotonic() - start

@@ -59,9 +59,23 @@ class Game:
     def num_nodes(self) -> int:
         return len(self.nodes)
 
+    def weights(self, weighting: str) -> list[int]:
+        """What each node counts: its workers, or as much as any other."""
+        return [len(node) if weighting == "workers" else 1 for node in self.nodes]
 
-def mean_of(many: Sequence[Values]) -> Values:
-    return [sum(parts[1:], parts[0]) / len(parts) for parts in zip(*many, strict=True)]
+    def mean_of_nodes(self, weighting: str) -> Values:
+        """The nodes' mean parameters; a node's workers are equal."""
+        return mean_of([node[0].values() for node in self.nodes], self.weights(weighting))
+
+
+def mean_of(many: Sequence[Values], weights: Sequence[int] | None = None) -> Values:
+    """The mean of each tensor; with weights Σ wᵢ·xᵢ / Σ wᵢ."""
+    own = [1] * len(many) if weights is None else list(weights)
+    means = []
+    for parts in zip(*many, strict=True):
+        weighted = [weight * part for weight, part in zip(own, parts, strict=True)]
+        means.append(sum(weighted[1:], weighted[0]) / sum(own))
+    return means
 
 
 def average_gradients(team: Sequence[Player]) -> None:
@@ -153,9 +167,10 @@ class Turns:
 class LocalSgd(Rule):
     """Every ``period`` steps, parameters become the nodes' mean."""
 
-    def __init__(self, game: Game, *, period: int) -> None:
+    def __init__(self, game: Game, *, period: int, weighting: str = "workers") -> None:
         super().__init__(game)
         self.period = period
+        self.weighting = weighting
         self.turns = Turns(game)
 
     def after_step(self, step: int) -> None:
@@ -163,9 +178,9 @@ class LocalSgd(Rule):
             self.average()
 
     def average(self) -> None:
-        speakers = self.turns.next_speakers()
-        mean = self.agreed_value(mean_of([player.values() for player in speakers]))
-        statistics = mean_of([player.statistics() for player in speakers])
+        speakers, weights = self.turns.next_speakers(), self.game.weights(self.weighting)
+        mean = self.agreed_value(mean_of([player.values() for player in speakers], weights))
+        statistics = mean_of([player.statistics() for player in speakers], weights)
         for player in self.game.players:
             player.set_values(mean)
             player.set_statistics(statistics)
@@ -175,7 +190,7 @@ class LocalSgd(Rule):
 
     def finish(self, step: int) -> None:
         # Right after an exchange all are equal, and the mean changes nothing.
-        mean = mean_of([node[0].values() for node in self.game.nodes])
+        mean = self.game.mean_of_nodes(self.weighting)
         for player in self.game.players:
             player.set_values(mean)
         average_statistics(self.game)
@@ -228,13 +243,14 @@ class Diloco(LocalSgd):
 class Flight:
     """What every player had when an exchange started, and what the exchange will bring."""
 
-    def __init__(self, game: Game, turns: Turns, start: int, places: range) -> None:
+    def __init__(self, game: Game, turns: Turns, start: int, places: range, weighting: str) -> None:
         self.start = start
         self.places = places
-        speakers = turns.next_speakers()
-        self.mean = mean_of([player.values()[places.start : places.stop] for player in speakers])
-        self.total = [value * len(speakers) for value in self.mean]
-        self.statistics_mean = mean_of([player.statistics() for player in speakers])
+        speakers, weights = turns.next_speakers(), game.weights(weighting)
+        self.mean = mean_of(
+            [player.values()[places.start : places.stop] for player in speakers], weights
+        )
+        self.statistics_mean = mean_of([player.statistics() for player in speakers], weights)
         self.sent = {player: player.values() for player in game.players}
         self.statistics_sent = {player: player.statistics() for player in game.players}
 
@@ -283,8 +299,10 @@ class StreamingDiloco(Rule):
         keep: float,
         outer_lr: float,
         outer_momentum: float,
+        weighting: str = "workers",
     ) -> None:
         super().__init__(game)
+        self.weighting = weighting
         self.period = period
         self.delay = delay
         self.keep = keep
@@ -308,7 +326,7 @@ class StreamingDiloco(Rule):
             if step >= first and (step - first) % self.period == 0:
                 if index in self.flights:
                     self.merge(index, step)
-                self.flights[index] = Flight(self.game, self.turns, step, places)
+                self.flights[index] = Flight(self.game, self.turns, step, places, self.weighting)
                 if self.delay == 0:
                     self.merge(index, step)
 
@@ -323,7 +341,7 @@ class StreamingDiloco(Rule):
     def finish(self, step: int) -> None:
         for index in sorted(self.flights):
             self.merge(index, step)
-        mean = mean_of([node[0].values() for node in self.game.nodes])
+        mean = self.game.mean_of_nodes(self.weighting)
         for player in self.game.players:
             player.set_values(mean)
         average_statistics(self.game)
@@ -355,8 +373,10 @@ class Daso(Rule):
         total_steps: int | None = None,
         threshold: float = 0.05,
         patience: int = 2,
+        weighting: str = "workers",
     ) -> None:
         super().__init__(game)
+        self.weighting = weighting
         self.b, self.w = period, delay
         self.max_b = max_period
         self.has_delay = delay > 0
@@ -394,7 +414,7 @@ class Daso(Rule):
             self.last_start = step
             self.starts.append(step)
             everything = range(len(self.game.players[0].trained))
-            self.flight = Flight(self.game, self.turns, step, everything)
+            self.flight = Flight(self.game, self.turns, step, everything, self.weighting)
             if w == 0:
                 self.merge(step)
 
@@ -410,8 +430,8 @@ class Daso(Rule):
                 new = flight.mean
             elif self.merge_name == "stale":
                 new = [
-                    (2 * w * x + total) / (2 * w + p)
-                    for x, total in zip(own, flight.total, strict=True)
+                    (2 * w * x + p * mean) / (2 * w + p)
+                    for x, mean in zip(own, flight.mean, strict=True)
                 ]
             else:
                 new = [
@@ -441,7 +461,7 @@ class Daso(Rule):
     def finish(self, step: int) -> None:
         if self.flight is not None:
             self.merge(step)
-        mean = mean_of([node[0].values() for node in self.game.nodes])
+        mean = self.game.mean_of_nodes(self.weighting)
         for player in self.game.players:
             player.set_values(mean)
         average_statistics(self.game)

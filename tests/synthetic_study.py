@@ -94,6 +94,8 @@ def synthetic_study(
         base=base,
         axes=axes,
         table=table if only is None else table.where(sweep=only),
+        strategies=tuple(dict.fromkeys(points.strategy.tolist())),
+        scalings=("weak", "strong"),
         crossings=("sync: beyond 96 workers the links limit; doubling moves that to 210.",),
         warnings=("2 % of the time is of kernels that nobody measured.",),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ ORDER = (
 # Folders that may know less than the order would let them.
 ONLY = {"teams": ("cluster", "teams")}
 # Root files import nothing of the folders, so anybody may import them.
-ROOT_FILES = ("ending", "version")
+ROOT_FILES = ("ending", "suggestion", "version")
 
 PACKAGE = Path(paceline.__file__).parent
 # The package's own face, the root files, gathers names from everywhere.
@@ -73,6 +74,31 @@ def test_every_folder_has_its_place_in_the_order() -> None:
 def test_imports_go_up(path: Path) -> None:
     relative = path.relative_to(PACKAGE)
     assert violations(path.read_text("utf-8"), relative.parts[0], str(relative)) == []
+
+
+def imported_folders() -> dict[str, list[str]]:
+    """What each folder imports of the others, in the order of the folders."""
+    found: dict[str, set[str]] = {folder: set() for folder in ORDER}
+    for path in SOURCES:
+        folder = path.relative_to(PACKAGE).parts[0]
+        for _, name in imported_modules(ast.parse(path.read_text("utf-8")), f"paceline.{folder}"):
+            first, _, rest = name.partition(".")
+            if first == "paceline":
+                found[folder].add(rest.partition(".")[0])
+    return {
+        folder: [each for each in ORDER if each in names - {folder}]
+        for folder, names in found.items()
+    }
+
+
+def test_the_map_in_contributing_matches_the_code() -> None:
+    text = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text("utf-8")
+    told = dict(re.findall(r"^(\w+) +<- (.*)$", text, flags=re.MULTILINE))
+    assert {folder: names for folder, names in imported_folders().items() if names} == {
+        folder: names.split() for folder, names in told.items()
+    }
+    listed = re.findall(r"^  (\w+)/ ", text, flags=re.MULTILINE)
+    assert tuple(listed) == ORDER
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_measuring_in_two_parts(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*command, "--budget", "5 ms") == 0
     out, err = capsys.readouterr()
     assert "written to here.kernels.gz" in out
-    assert "the same command goes on with the rest" in out
+    assert "the same command continues with the rest" in out
     assert load_profile(path).planned()
     assert run(*command, "--budget", "60 s", "--threads", "1", "--json") == 0
     out, err = capsys.readouterr()

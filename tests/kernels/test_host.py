@@ -27,7 +27,7 @@ def call(op: str, phase: Phase, num_tensors: int = 2) -> Call:
     return Call(op, phase, (), 0, num_tensors)
 
 
-def capture(*calls: Call, num_modules: int = 0, num_nodes: int = 0) -> Capture:
+def capture(*calls: Call, num_modules: int = 0, num_autograd_functions: int = 0) -> Capture:
     memory = StepMemory(parameters_bytes=0, gradients_bytes=0, optimizer_bytes=0, batch_bytes=0)
     return Capture(
         name="made up",
@@ -38,7 +38,7 @@ def capture(*calls: Call, num_modules: int = 0, num_nodes: int = 0) -> Capture:
         memory=memory,
         num_parameters=0,
         num_modules=num_modules,
-        num_nodes=num_nodes,
+        num_autograd_functions=num_autograd_functions,
     )
 
 
@@ -59,7 +59,9 @@ def made_up(rng: random.Random) -> tuple[Capture, float]:
         + 3e-6 * counts["node"]
         + 9e-5
     )
-    return capture(*calls, num_modules=counts["mod"], num_nodes=counts["node"]), seconds
+    return capture(
+        *calls, num_modules=counts["mod"], num_autograd_functions=counts["node"]
+    ), seconds
 
 
 def test_a_steps_calls_add_up_to_the_formula() -> None:
@@ -95,7 +97,7 @@ def test_the_spread_is_that_of_the_steps() -> None:
 def test_factors_are_never_negative() -> None:
     rng = random.Random(4)
     steps = [made_up(rng)[0] for _ in range(20)]
-    times = [1e-3 - 1e-6 * step.num_nodes for step in steps]
+    times = [1e-3 - 1e-6 * step.num_autograd_functions for step in steps]
     found = fit_host(BARE, steps, times, scale_s=times)
     assert min(found.factors.values()) >= 0.0
 

@@ -109,7 +109,7 @@ def test_streams_stay_apart_and_carry_prefixes(
     unequal_job: subprocess.CompletedProcess[str],
 ) -> None:
     first, *others = unequal_job.stderr.splitlines()
-    assert first == "lab: links shaped by the kernel, one network namespace a node"
+    assert first == "lab: links shaped by the kernel, one network namespace per node"
     assert sorted(others) == [f"[node{name}] to the other stream" for name in ("0:0", "0:1", "1:0")]
 
 

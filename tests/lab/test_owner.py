@@ -4,9 +4,10 @@ import os
 import signal
 import subprocess
 
+import psutil
 import pytest
 
-from paceline.lab.owner import is_orphan, new_lab_name
+from paceline.lab.owner import is_orphan, new_lab_name, start_ticks
 
 
 def test_names_differ_and_their_owner_lives() -> None:
@@ -25,21 +26,31 @@ def test_an_owner_that_ended() -> None:
 def test_an_owner_that_nobody_has_waited_for_yet() -> None:
     zombie = subprocess.Popen(["true"])
     os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
-    assert is_orphan(f"paceline-{zombie.pid}-0-0")
+    assert is_orphan(f"paceline-{zombie.pid}-{start_ticks(zombie.pid)}-0")
     zombie.wait()
 
 
 def test_another_process_with_the_owners_id() -> None:
     _, pid, start, number = new_lab_name().split("-")
     assert not is_orphan(f"paceline-{pid}-{start}-{number}")
-    assert is_orphan(f"paceline-{pid}-{int(start) - 1}-{number}")
+    assert is_orphan(f"paceline-{pid}-{int(start) - 10_000}-{number}")
+
+
+def test_a_clock_that_was_set_kills_no_lab(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = new_lab_name()
+    create_time = psutil.Process.create_time
+    boot_s = psutil.boot_time()
+    # What Linux says after the clock was put forward by an hour.
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: create_time(self) + 3600)
+    monkeypatch.setattr(psutil, "boot_time", lambda: boot_s + 3600)
+    assert not is_orphan(name)
 
 
 def test_a_stopped_owner_is_no_dead_one() -> None:
     stopped = subprocess.Popen(["sleep", "60"])
     stopped.send_signal(signal.SIGSTOP)
     try:
-        assert not is_orphan(f"paceline-{stopped.pid}-0-0")
+        assert not is_orphan(f"paceline-{stopped.pid}-{start_ticks(stopped.pid)}-0")
     finally:
         stopped.kill()
         stopped.wait()

@@ -10,7 +10,7 @@ import pytest
 from paceline.kernels import FittedModel, KernelModel, Profile
 from paceline.kernels.fitted import load_model
 from paceline.measure.kernel_fit import fit_profile
-from paceline.rehearse.compute import device_calls_s
+from paceline.rehearse.step_prices import device_calls_s
 from paceline.steps import capture_step, zoo_step
 from synthetic_profile import one_thread, profile
 

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from paceline.cluster.device import Precision
-from paceline.kernels import neighbours
 from paceline.kernels.family import FAMILIES, bytes_of, family_of, flop_of
 from paceline.kernels.library import built_in_profile
 from paceline.kernels.profile import Profile, load_profile
+from paceline.measure import neighbours
 from paceline.measure.kernels import built_in_plan, drawn_plan, make_plan
 from paceline.measure.neighbours import draw_neighbours
 from paceline.measure.plan import PlanSettings

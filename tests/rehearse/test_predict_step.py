@@ -50,7 +50,7 @@ def check(prediction: Prediction) -> None:
 @pytest.mark.parametrize("name", ["small-cnn", "small-gpt", "mlp"])
 def test_a_step_that_the_device_limits_is_the_sum_of_its_kernels(name: str) -> None:
     capture = capture_step(zoo_step(name, batch=64))
-    prediction = predict(capture, model=model())
+    prediction = predict(capture, kernel_model=model())
     check(prediction)
     estimates = model().estimate(capture.kernels())
     assert prediction.step_s == pytest.approx(math.fsum(each.seconds for each in estimates))
@@ -66,21 +66,21 @@ def test_a_step_that_the_device_limits_is_the_sum_of_its_kernels(name: str) -> N
 
 def test_a_step_that_the_host_limits_takes_what_the_host_takes() -> None:
     capture = capture_step(zoo_step("mlp", batch=4))
-    prediction = predict(capture, model=model(SLOW_HOST))
+    prediction = predict(capture, kernel_model=model(SLOW_HOST))
     check(prediction)
     assert prediction.step_s == pytest.approx(1e-3 * len(capture.calls))
     assert prediction.host_issue_s == prediction.step_s
-    assert prediction.compute_s == predict(capture, model=model()).compute_s
+    assert prediction.compute_s == predict(capture, kernel_model=model()).compute_s
     assert prediction.bottleneck == "host"
     assert prediction.uncertainty == 0.123
 
 
 def test_on_a_cpu_host_and_kernels_come_one_after_the_other() -> None:
     capture = capture_step(zoo_step("mlp", batch=4))
-    prediction = predict(capture, model=model(SLOW_HOST, "cpu"))
+    prediction = predict(capture, kernel_model=model(SLOW_HOST, "cpu"))
     check(prediction)
     assert prediction.step_s == pytest.approx(
-        1e-3 * len(capture.calls) + predict(capture, model=model()).compute_s
+        1e-3 * len(capture.calls) + predict(capture, kernel_model=model()).compute_s
     )
 
 
@@ -102,8 +102,8 @@ def test_the_bottleneck_is_what_most_of_the_time_goes_into() -> None:
             model=Summed(nn.Sequential(nn.Linear(8, 8), *(nn.Tanh() for _ in range(20)))),
             inputs=torch.empty(1 << 24, 8),
         )
-    assert predict(products, model=model()).bottleneck == "arithmetic"
-    assert predict(streams, model=model()).bottleneck == "memory bandwidth"
+    assert predict(products, kernel_model=model()).bottleneck == "arithmetic"
+    assert predict(streams, kernel_model=model()).bottleneck == "memory bandwidth"
 
 
 def test_an_unknown_operator_is_timed_and_named() -> None:
@@ -112,7 +112,7 @@ def test_an_unknown_operator_is_timed_and_named() -> None:
         inputs=torch.randn(5, 16),
         loss=lambda output, _: torch.fft.rfft(output).abs().sum(),
     )
-    prediction = predict(step, model=model())
+    prediction = predict(step, kernel_model=model())
     check(prediction)
     (warning,) = prediction.warnings
     assert warning.startswith("No kernel family knows _fft_")
@@ -122,9 +122,9 @@ def test_an_unknown_operator_is_timed_and_named() -> None:
 
 def test_another_device_is_marked_as_extrapolated() -> None:
     capture = capture_step(zoo_step("small-gpt", batch=64))
-    here = predict(capture, model=model())
+    here = predict(capture, kernel_model=model())
     carried = KernelModel(load_device("v100"), fitted(), profile().measured())
-    there = predict(capture, model=carried)
+    there = predict(capture, kernel_model=carried)
     check(there)
     assert (here.extrapolated, there.extrapolated) == (False, True)
     assert here.warnings == ()
@@ -145,25 +145,27 @@ def test_a_device_without_a_precision_is_said_to_compute_in_fp32() -> None:
 
 
 def test_without_any_measurement_the_prediction_says_so() -> None:
-    prediction = predict(zoo_step("mlp", batch=2), model=KernelModel(DEVICE))
+    prediction = predict(zoo_step("mlp", batch=2), kernel_model=KernelModel(DEVICE))
     check(prediction)
     assert prediction.method["roofline"] == 1.0
     assert "everything is timed by roofline" in prediction.warnings[0]
 
 
 def test_a_step_too_large_for_the_device_does_not_fit() -> None:
-    small, large = (predict(zoo_step("small-cnn", batch=n), model=model()) for n in (2, 1_000_000))
+    small, large = (
+        predict(zoo_step("small-cnn", batch=n), kernel_model=model()) for n in (2, 1_000_000)
+    )
     assert (small.fits, large.fits) == (True, False)
     check(large)
 
 
 def test_a_step_and_its_capture_are_predicted_alike() -> None:
     step = zoo_step("small-cnn", batch=8, precision="bf16")
-    assert predict(step, model=model()) == predict(capture_step(step), model=model())
+    assert predict(step, kernel_model=model()) == predict(capture_step(step), kernel_model=model())
 
 
 def test_a_prediction_as_plain_values() -> None:
-    prediction = predict(zoo_step("small-cnn", batch=8, precision="bf16"), model=model())
+    prediction = predict(zoo_step("small-cnn", batch=8, precision="bf16"), kernel_model=model())
     values = prediction.to_dict()
     assert (values["model"], values["batch"], values["precision"]) == ("small-cnn", 8, "bf16")
     assert type(values["method"]) is dict

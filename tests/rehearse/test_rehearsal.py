@@ -16,28 +16,34 @@ from paceline.cluster import Cluster, Link, load_cluster
 from paceline.cluster.devices import load_device
 from paceline.collectives import Route, Topology
 from paceline.kernels.model import KernelModel
+from paceline.rehearse import Conditions, Rehearsal
 from paceline.rehearse.compute import compute_cost
-from paceline.rehearse.rehearsal import Conditions, Rehearsal, rehearse
-from paceline.steps import Step, capture_step, zoo_step
+from paceline.rehearse.record_worker import WorkerRecording
+from paceline.steps import Step, zoo_step
 from paceline.strategies import Strategy, register_strategy
 from paceline.strategies.registry import _STRATEGIES
 from paceline.teams import Workers
-from paceline.teams.virtual import Begin, Beside
+from paceline.teams.journal import BackgroundWork, Collective
 from paceline.train.buckets import group_parameters
 
 
-def begun(rehearsal: Rehearsal, worker: int, step: int) -> list[Begin]:
+def first_node(rehearsal: Rehearsal) -> tuple[WorkerRecording, ...]:
+    recording = rehearsal.record()
+    return recording.workers[recording.node_sizes[0]]
+
+
+def begun(rehearsal: Rehearsal, worker: int, step: int) -> list[Collective]:
     """The collectives of a step, those of the background too."""
-    found: list[Begin] = []
-    for event in rehearsal.recordings(rehearsal.node_sizes[0])[worker].steps[step]:
-        events = event.events if isinstance(event, Beside) else (event,)
-        found += [each for each in events if isinstance(each, Begin)]
+    found: list[Collective] = []
+    for event in first_node(rehearsal)[worker].steps[step]:
+        events = event.events if isinstance(event, BackgroundWork) else (event,)
+        found += [each for each in events if isinstance(each, Collective)]
     return found
 
 
 def test_sync_reduces_every_gradient_once_a_step() -> None:
     step = zoo_step("small-cnn", batch=8)
-    rehearsal = rehearse(step, "sync", node_sizes=(2, 2))
+    rehearsal = Rehearsal(step, "sync", node_sizes=(2, 2))
     parameters = sum(p.numel() for p in step.model.parameters())
     num_tensors = len(list(step.model.parameters()))
     statistics = sum(b.numel() for b in step.model.buffers() if b.is_floating_point())
@@ -53,9 +59,9 @@ def test_sync_reduces_every_gradient_once_a_step() -> None:
 
 def test_daso_takes_turns_across_and_in_the_background() -> None:
     step = zoo_step("small-cnn", batch=8)
-    rehearsal = rehearse(step, "daso", node_sizes=(2,) * 4, warmup_steps=0, period=2, delay=1)
+    rehearsal = Rehearsal(step, "daso", node_sizes=(2,) * 4, warmup_steps=0, period=2, delay=1)
     talkers = []
-    for number in range(len(rehearsal.first.steps)):
+    for number in range(len(first_node(rehearsal)[0].steps)):
         across = [
             worker
             for worker in range(2)
@@ -70,7 +76,7 @@ def test_a_slow_link_hurts_sync_and_not_daso() -> None:
     slow = load_cluster("local").with_link(100e6 / 8).with_workers_per_node(2).with_nodes(2)
     model = KernelModel(load_device("cpu-core"))
     times = {
-        name: rehearse(step, name, node_sizes=(2, 2)).time(slow, model).step_s
+        name: Rehearsal(step, name, node_sizes=(2, 2)).time(slow, model).step_s
         for name in ("sync", "daso")
     }
     assert times["sync"] > 2 * times["daso"]
@@ -121,7 +127,7 @@ def test_a_strategy_of_ones_own_trains_and_is_rehearsed(every_third: str) -> Non
         loss=lambda output, _: output.square().sum(),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
     )
-    rehearsal = rehearse(step, every_third, node_sizes=(1, 1))
+    rehearsal = Rehearsal(step, every_third, node_sizes=(1, 1))
     talk = [len(begun(rehearsal, 0, number)) for number in range(6)]
     assert talk == [0, 0, 2, 0, 0, 2]
     assert sum(each.num_bytes for each in begun(rehearsal, 0, 2)) == 4 * (12 + 3)
@@ -173,7 +179,7 @@ def test_a_strategy_of_messages_trains_and_is_rehearsed() -> None:
     )
     for size, sharing in ((1, 1), (2, 2), (4, 2)):
         cluster = across_cluster(link_bytes_per_s, (size,) * 4)
-        rehearsal = rehearse(step, Pairs(), node_sizes=(size,) * 4)
+        rehearsal = Rehearsal(step, Pairs(), node_sizes=(size,) * 4)
         steps_s = rehearsal.time(cluster, KernelModel(load_device("cpu-core"))).steps_s
         outward_s = sharing * num_bytes / link_bytes_per_s
         inside_s = steps_s[0] if size > 1 else steps_s[0] - outward_s
@@ -229,7 +235,7 @@ def test_nodes_of_unequal_size_share_their_own_cards(
         loss=lambda output, _: output.square().sum(),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
     )
-    timed = rehearse(step, strategy(), node_sizes=sizes).time(
+    timed = Rehearsal(step, strategy(), node_sizes=sizes).time(
         across_cluster(1e6, sizes), KernelModel(load_device("cpu-core"))
     )
     passes = 2 * (1 - 1 / len(sizes)) if strategy is First else 1
@@ -240,14 +246,14 @@ def test_nodes_of_unequal_size_share_their_own_cards(
 def test_workers_that_swap_over_a_distance_are_all_played() -> None:
     """The first two do alike, the others the other way round."""
     step = zoo_step("mlp", batch=2)
-    rehearsal = rehearse(step, FarSide(), node_sizes=(4, 4))
-    assert not rehearsal.is_alike
+    rehearsal = Rehearsal(step, FarSide(), node_sizes=(4, 4))
+    assert not rehearsal.record().is_uniform
     rehearsal.time(across_cluster(1e6, (4, 4)), KernelModel(load_device("cpu-core")))
 
 
 def test_timing_many_at_once_where_some_talk_to_nobody() -> None:
     step = zoo_step("mlp", batch=2)
-    rehearsal = rehearse(step, First(), node_sizes=(2, 2))
+    rehearsal = Rehearsal(step, First(), node_sizes=(2, 2))
     model = KernelModel(load_device("cpu-core"))
     free = Route(latency_s=0.0, bandwidth_bytes_per_s=1e15)
 
@@ -277,7 +283,7 @@ def test_an_exchange_that_is_late_is_merged_when_it_has_come() -> None:
     """With B = 4, W = 1: an exchange of three steps' length holds up nobody, one of six does."""
     step = zoo_step("small-cnn", batch=64)
     model = KernelModel(load_device("cpu-core"))
-    rehearsal = rehearse(step, "daso", node_sizes=(1, 1), warmup_steps=0)
+    rehearsal = Rehearsal(step, "daso", node_sizes=(1, 1), warmup_steps=0)
     alone_s = compute_cost(rehearsal.capture, model).timeline.step_s
     exchanged = sum(each.num_bytes for each in begun(rehearsal, 0, 3))
     for num_steps, expected in ((0.5, 1.0), (3.0, 1.0), (6.0, 6.0 / 4)):
@@ -285,7 +291,7 @@ def test_an_exchange_that_is_late_is_merged_when_it_has_come() -> None:
         cluster = across_cluster(exchanged / (num_steps * alone_s), (1, 1))
         step_s = float(rehearsal.time(cluster, model).step_s)
         assert step_s / alone_s == pytest.approx(expected, rel=0.12)
-    waits = rehearse(step, "daso", node_sizes=(1, 1), warmup_steps=0, late="wait")
+    waits = Rehearsal(step, "daso", node_sizes=(1, 1), warmup_steps=0, late="wait")
     cluster = across_cluster(exchanged / (3.0 * alone_s), (1, 1))
     waiting_s = float(waits.time(cluster, model).step_s)
     assert waiting_s / alone_s == pytest.approx((4 + 3 - 1) / 4, rel=0.12)
@@ -295,7 +301,7 @@ def test_what_one_worker_of_each_node_sends_takes_its_own_share_of_computing() -
     """An exchange of two steps' length, every fourth step, that takes 0.6 of computing's speed."""
     step = zoo_step("small-cnn", batch=64)
     model = KernelModel(load_device("cpu-core"))
-    rehearsal = rehearse(step, "daso", node_sizes=(2, 2), warmup_steps=0)
+    rehearsal = Rehearsal(step, "daso", node_sizes=(2, 2), warmup_steps=0)
     alone_s = compute_cost(rehearsal.capture, model).timeline.step_s
     # Two nodes: a ring moves each byte once, and the first worker of each carries the exchange.
     exchanged = sum(each.num_bytes for each in begun(rehearsal, 0, 3) if each.team == "across")
@@ -315,7 +321,7 @@ def test_what_one_worker_of_each_node_sends_takes_its_own_share_of_computing() -
 def test_a_rare_exchange_counts_with_its_share(name: str, period: int) -> None:
     step = zoo_step("small-cnn", batch=64)
     model = KernelModel(load_device("cpu-core"))
-    rehearsal = rehearse(step, name, node_sizes=(1, 1))
+    rehearsal = Rehearsal(step, name, node_sizes=(1, 1))
     alone_s = compute_cost(rehearsal.capture, model).timeline.step_s
     num_bytes = sum(each.num_bytes for each in begun(rehearsal, 0, period - 1))
     # So slow that all the rest is small: a ring of two moves each byte once.
@@ -326,10 +332,10 @@ def test_a_rare_exchange_counts_with_its_share(name: str, period: int) -> None:
 def test_every_phase_of_a_run_is_rehearsed() -> None:
     step = zoo_step("mlp", batch=4)
     options: dict[str, Any] = {"warmup_steps": 500, "cooldown_steps": 300, "total_steps": 100_000}
-    rehearsal = rehearse(step, "daso", node_sizes=(1, 1), **options)
-    assert set(rehearsal.first.phases) == {"warm-up", "cycling", "cool-down"}
+    rehearsal = Rehearsal(step, "daso", node_sizes=(1, 1), **options)
+    assert set(rehearsal.record().phases) == {"warm-up", "cycling", "cool-down"}
     timed = rehearsal.time(across_cluster(1e5, (1, 1)), KernelModel(load_device("cpu-core")))
-    phases = timed.phases_s()
+    phases = timed.phases_s
     assert phases["warm-up"] == pytest.approx(phases["cool-down"])
     assert phases["warm-up"] > 2 * phases["cycling"]
 
@@ -337,7 +343,7 @@ def test_every_phase_of_a_run_is_rehearsed() -> None:
 def test_unequal_nodes_wait_for_the_slow_one() -> None:
     step = zoo_step("small-cnn", batch=64)
     model = KernelModel(load_device("cpu-core"))
-    rehearsal = rehearse(step, "sync", node_sizes=(2, 1))
+    rehearsal = Rehearsal(step, "sync", node_sizes=(2, 1))
     equal = across_cluster(1e15, (2, 1))
     slow = equal.replace(
         node_kinds=(equal.node_kinds[0], equal.node_kinds[1].replace(slowdown=3.0))
@@ -351,7 +357,7 @@ def test_timing_many_at_once_is_timing_each() -> None:
     model = KernelModel(load_device("cpu-core"))
     cases: list[tuple[str, dict[str, Any]]] = [("sync", {}), ("daso", {"warmup_steps": 0})]
     for strategy, options in cases:
-        rehearsal = rehearse(step, strategy, node_sizes=(2, 2), **options)
+        rehearsal = Rehearsal(step, strategy, node_sizes=(2, 2), **options)
         rates = np.geomspace(1e6, 1e9, 7)
         route = Route(latency_s=1e-4, bandwidth_bytes_per_s=rates)
         inside = Route(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
@@ -370,7 +376,7 @@ def test_timing_many_at_once_is_timing_each() -> None:
 
 
 def test_a_worker_that_differs_from_its_neighbours_keeps_the_number_of_workers() -> None:
-    rehearsal = rehearse(zoo_step("mlp", batch=4), "daso", node_sizes=(2, 2))
+    rehearsal = Rehearsal(zoo_step("mlp", batch=4), "daso", node_sizes=(2, 2))
     route = Route(latency_s=1e-4, bandwidth_bytes_per_s=1e8)
     topology = Topology(num_nodes=4, workers_per_node=8, inside=route, between=route)
     with pytest.raises(ValueError, match="this rehearsal has 2"):
@@ -381,7 +387,7 @@ def test_the_users_step_is_untouched() -> None:
     model = nn.Linear(4, 3)
     before = [parameter.clone() for parameter in model.parameters()]
     step = Step(model=model, inputs=torch.empty(5, 4), loss=lambda output, _: output.sum())
-    rehearse(step, "daso", node_sizes=(1, 1), capture=capture_step(step))
+    Rehearsal(step, "daso", node_sizes=(1, 1)).record()
     for parameter, old in zip(model.parameters(), before, strict=True):
         assert torch.equal(parameter, old)
         assert parameter.grad is None
@@ -390,4 +396,4 @@ def test_the_users_step_is_untouched() -> None:
 
 def test_a_bad_option_is_named() -> None:
     with pytest.raises(ValueError, match="perod"):
-        rehearse(zoo_step("mlp", batch=4), "daso", node_sizes=(1, 1), perod=3)
+        Rehearsal(zoo_step("mlp", batch=4), "daso", node_sizes=(1, 1), perod=3)

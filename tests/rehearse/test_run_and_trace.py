@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from paceline.cluster import load_cluster
 from paceline.rehearse import predict
-from paceline.rehearse.run import num_steps_of, run_cost
+from paceline.rehearse.run import PhaseCost, num_steps_of, run_cost
 from paceline.steps import zoo_step
+from paceline.strategies import Schedule, Strategy
 from paceline.traces.trace import TRACKS, read_trace
 
 
@@ -18,17 +20,21 @@ def test_steps_phases_hours_and_dollars_of_a_run() -> None:
     run = run_cost(
         samples=1000,
         num_steps=num_steps_of(1000, workers=4, batch=8),
-        phases={"warm-up": 4, "cycling": None, "cool-down": 2},
-        phases_s={"warm-up": 10.0, "cycling": 1.0, "cool-down": 5.0},
+        counts={"warm-up": 4, "cycling": 26, "cool-down": 2},
+        phases={
+            "warm-up": PhaseCost(rest_s=10.0),
+            "cycling": PhaseCost(first_s=[3.0, 2.0], rest_s=1.0),
+            "cool-down": PhaseCost(first_s=[9.0, 1.0, 1.0], rest_s=1.0),
+        },
         workers=4,
         price_per_hour=36.0,
     )
     assert run.num_steps == 32
     assert run.phases == {"warm-up": 4, "cycling": 26, "cool-down": 2}
-    assert run.seconds == 40 + 26 + 10
-    assert run.mean_step_s == 76 / 32
-    assert run.device_hours == pytest.approx(4 * 76 / 3600)
-    assert run.dollars == pytest.approx(0.76)
+    assert run.seconds == 40 + (3 + 2 + 24) + (9 + 1)
+    assert run.mean_step_s == 79 / 32
+    assert run.device_hours == pytest.approx(4 * 79 / 3600)
+    assert run.dollars == pytest.approx(0.79)
 
 
 @pytest.mark.parametrize("num_steps", [1, 4, 5, 7])
@@ -53,6 +59,36 @@ def test_a_run_of_a_strategy_with_phases_is_longer_than_its_cycling() -> None:
     assert found.run.mean_step_s > found.step_s
     assert found.run.dollars is None
     assert found.to_dict()["run"]["num_steps"] == 100
+
+
+def test_a_step_that_happens_once_is_counted_once() -> None:
+    """Two cycling steps: one only computes, and the other starts an exchange and waits for it."""
+    slow = load_cluster("lab-2x2").with_link(1e5)
+    options: dict[str, Any] = {"warmup_steps": 0, "cooldown_steps": 1, "period": 2, "delay": 0}
+    found = predict(
+        zoo_step("mlp", batch=8), cluster=slow, strategy="daso", samples=32 * 3, **options
+    )
+    assert found.run is not None
+    assert found.run.phases == {"warm-up": 0, "cycling": 2, "cool-down": 1}
+    # Two exchanges in all: one in the second step, and the last step's.
+    assert found.run.seconds == pytest.approx(2 * found.phases_s["cool-down"], rel=0.05)
+
+
+class Told(Strategy):
+    """Wants to know the run's length."""
+
+    length = 0
+
+    def schedule(self) -> Schedule:
+        return Schedule(wants_length=True)
+
+    def set_run_length(self, num_steps: int) -> None:
+        type(self).length = num_steps
+
+
+def test_a_strategy_of_ones_own_is_told_the_runs_length_if_it_wants_to_know() -> None:
+    predict(zoo_step("mlp", batch=8), cluster="lab-2x2", strategy=Told(), samples=32 * 7)
+    assert Told.length == 7
 
 
 def test_one_worker_has_a_run_too() -> None:

@@ -160,7 +160,7 @@ def test_counts_of_parameters_modules_and_nodes() -> None:
     assert capture.num_parameters == 3 * 5 + 5 + 5 * 2
     assert capture.num_modules == 5  # the loss, the sequence and its three
     # sum, mm, t, relu, addmm, t, and one for the gradient of each of three parameters
-    assert capture.num_nodes == 9
+    assert capture.num_autograd_functions == 9
     assert (capture.batch, capture.precision, capture.name) == (7, "fp32", "Summed")
 
 

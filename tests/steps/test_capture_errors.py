@@ -65,7 +65,7 @@ CASES: dict[str, tuple[Step, str]] = {
     ),
     "sparse gradients of a bag": (
         step(model=SPARSE_BAG, inputs=TOKENS, loss=lambda rows, _: rows.sum()),
-        r"^Sparse tensors, .* take dense ones \(sparse=False\)\.$",
+        r"^Sparse tensors, .* use dense ones \(sparse=False\)\.$",
     ),
     "sparse activation": (
         step(lambda rows: torch.sparse.sum(rows.to_sparse())),

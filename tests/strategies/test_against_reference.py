@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from paceline.teams import Workers
 from paceline.train import attach
 
 NUM_STEPS = 24
-LAYOUTS = [(1,), (2,), (1, 1), (2, 2), (2, 2, 2), (2, 1)]
+LAYOUTS = [(1,), (2,), (1, 1), (2, 2), (2, 2, 2), (2, 1), (1, 3)]
 # Flat for long, with a recovery in between: B goes 4, 2, 1, 8 within the run's steps.
 REPORTS = dict.fromkeys(range(5, 24), 1.0) | {9: 0.5}
 
@@ -90,6 +90,13 @@ TRAININGS = {
         REPORTS,
     ),
 }
+# Unequal nodes that count alike, in a layout of their own.
+TRAININGS |= {
+    f"{name}-by-nodes": replace(
+        TRAININGS[name], options=TRAININGS[name].options | {"weighting": "nodes"}
+    )
+    for name in ("local-sgd", "streaming", "daso-stale", "daso-corrected")
+}
 MODELS = ["plain", "frozen", "groups", "shared", "single", "normed"]
 Case = tuple[str, str, str]
 
@@ -101,6 +108,8 @@ def cases_of(nodes: tuple[int, ...]) -> list[Case]:
         for j, model in enumerate(MODELS):
             # Shifted from layout to layout, so that all pairs occur on some unequal nodes too.
             is_chosen = nodes == (2, 2) or (i + j + LAYOUTS.index(nodes)) % 3 == 0
+            if training_name.endswith("-by-nodes"):
+                is_chosen = nodes == (2, 1) and model in ("plain", "normed")
             is_possible = model != "single" or training.options.get("fragments", 1) == 1
             if is_chosen and is_possible:
                 cases.append((training_name, model, ("momentum", "adamw")[(i + j // 3) % 2]))

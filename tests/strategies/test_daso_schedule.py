@@ -156,14 +156,14 @@ def phases(num_steps: int, **options: Any) -> str:
     for step in range(1, num_steps + 1):
         daso.step = step
         letters += {"warm-up": "w", "cycling": ".", "cool-down": "c"}[daso.phase]
-    counts = daso.phases()
+    counts = {phase.name: phase.num_steps for phase in daso.schedule().phases}
     if None not in counts.values():  # the same in numbers
         asked = "".join(
             letter * (counts[name] or 0)
             for letter, name in (("w", "warm-up"), (".", "cycling"), ("c", "cool-down"))
         )
         assert asked == letters[: len(asked)]
-        assert len(asked) == min(daso.options.in_steps("total", None) or 0, num_steps)
+        assert len(asked) == min(daso._total or 0, num_steps)
     return letters
 
 
@@ -295,3 +295,13 @@ def test_a_plateau_is_more_than_patience_reports_without_improvement(
             since += 1
         assert plateaus[index] == (since == patience + 1)
         since %= patience + 1
+
+
+def test_a_run_whose_length_is_told_is_one_whose_length_was_given() -> None:
+    told, given = Daso(), Daso(total_steps=20)
+    assert told.schedule().wants_length
+    assert not given.schedule().wants_length
+    told.set_run_length(20)
+    assert told.schedule() == given.schedule()
+    given.set_run_length(99)
+    assert told.schedule() == given.schedule()

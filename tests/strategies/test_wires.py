@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -75,11 +76,15 @@ def slopes(rank: int) -> torch.Tensor:
     return (sizes * signs * (1 + 0.1 * rank)).to(DEVICE)
 
 
-def node_mean(nodes: tuple[int, ...]) -> torch.Tensor:
-    """One vote for each node, whatever its size."""
-    ranks = iter(range(sum(nodes)))
-    means = [sum(slopes(next(ranks)) for _ in range(size)) / size for size in nodes]
-    return torch.stack([torch.as_tensor(mean) for mean in means]).mean(dim=0).cpu()
+def mean_by_workers(values: Sequence[torch.Tensor], nodes: tuple[int, ...]) -> torch.Tensor:
+    """The nodes' mean; each counts as many times as it has workers."""
+    weighted = [size * value.cpu() for size, value in zip(nodes, values, strict=True)]
+    return torch.stack(weighted).sum(dim=0) / sum(nodes)
+
+
+def true_drift(nodes: tuple[int, ...]) -> torch.Tensor:
+    """The mean of all workers' slopes: what one large batch would give."""
+    return torch.stack([slopes(rank) for rank in range(sum(nodes))]).mean(dim=0).cpu()
 
 
 STRATEGIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -131,7 +136,7 @@ def test_what_rounding_takes_is_carried_to_the_next_exchange(
     num_steps = 30
     by_worker = run_job(drift_all, num_steps, chunk_bytes, nodes=nodes)
     firsts = [sum(nodes[:node]) for node in range(len(nodes))]
-    true_mean = node_mean(nodes)
+    true_mean = true_drift(nodes)
     for name in STRATEGIES:
         for wire in NARROW:
             # One exchange carries the change of at most three steps (under ``stale`` also a node's
@@ -141,8 +146,8 @@ def test_what_rounding_takes_is_carried_to_the_next_exchange(
             runs = [by_worker[rank][f"{name}-{wire}"] for rank in firsts]
             exact = [by_worker[rank][f"{name}-fp32"] for rank in firsts]
             for i in range(num_steps // 10):
-                mean = torch.stack([run[i] for run in runs]).mean(dim=0)
-                exact_mean = torch.stack([run[i] for run in exact]).mean(dim=0)
+                mean = mean_by_workers([run[i] for run in runs], nodes)
+                exact_mean = mean_by_workers([run[i] for run in exact], nodes)
                 # Just as close at the end as at the beginning.
                 assert (mean - exact_mean).abs().max() < bound, (name, wire, i)
                 # The stale merge sets nodes back a little; the others follow the true mean.
@@ -324,9 +329,11 @@ def test_an_exchange_is_paced_by_what_travels() -> None:
         assert int8 == pytest.approx([num_values * (1 + 4 / BLOCK) / rate] * 3)
 
 
-def exchange_among_shuffled(_workers: Workers) -> list[tuple[float, float]]:
+def exchange_among_shuffled(
+    _workers: Workers, layout: list[list[int]]
+) -> list[tuple[float, float]]:
     """Nodes whose order is not their ranks': first and last value of a drift, for every wire."""
-    workers = form_workers([[3, 1], [0, 2]])
+    workers = form_workers(layout)
     results = []
     for wire in ("fp32", *NARROW):
         model, optimizer = workloads.build_drift(2 * BLOCK + 1)
@@ -339,7 +346,8 @@ def exchange_among_shuffled(_workers: Workers) -> list[tuple[float, float]]:
     return results
 
 
-def test_nodes_may_come_in_any_order() -> None:
-    for results in run_job(exchange_among_shuffled, nodes=(4,)):
+@pytest.mark.parametrize("layout", [[[3, 1], [0, 2]], [[2], [0, 1, 3]]])
+def test_nodes_may_come_in_any_order(layout: list[list[int]]) -> None:
+    for results in run_job(exchange_among_shuffled, layout, nodes=(4,)):
         for first, last in results:
             assert first == last == pytest.approx(4 * 2.5, rel=0.01)

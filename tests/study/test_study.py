@@ -71,7 +71,9 @@ def test_gains_are_what_a_tenth_more_brings(step: Step, found: Study) -> None:
     base = found.base_row("sync")
     own = CLUSTER.node_kinds[0].between.bandwidth_bytes_per_s
     faster = predict(step, cluster=CLUSTER.with_link(1.1 * own), strategy="sync")
-    assert base["gain_link_bandwidth"] == pytest.approx(1 - faster.step_s / base["step_s"], abs=1e-6)
+    assert base["gain_link_bandwidth"] == pytest.approx(
+        1 - faster.step_s / base["step_s"], abs=1e-6
+    )
 
 
 def test_the_bottleneck_moves_from_links_to_the_device(found: Study) -> None:

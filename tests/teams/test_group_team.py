@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from jobs import DEVICE, run_job
-from paceline.teams import Op, Pending, Team, Workers
+from paceline.teams import Op, Pending, Team, TeamError, Workers
+from paceline.teams.workers import form_workers
 
 
 def tensor(*values: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -124,6 +127,42 @@ def test_agree() -> None:
             sum(node) / len(node),
             sum(across) / len(across),
         ]
+
+
+def wait_for_the_slow(workers: Workers, folder: str) -> list[bool]:
+    """Whether what a slow worker did before a barrier was seen after it, on each team."""
+    seen = []
+    teams = {"world": workers.world, "node": workers.node, "across": workers.across}
+    for name, team in teams.items():
+        column = workers.node.rank if name == "across" else workers.node_index
+        mark = Path(folder, f"{name}-{'all' if name == 'world' else column}")
+        if team.rank == team.size - 1:
+            time.sleep(0.3)
+            mark.touch()
+        team.barrier()
+        seen.append(mark.exists())
+        workers.world.barrier()
+    return seen
+
+
+def test_nobody_leaves_a_barrier_before_the_last_has_come(tmp_path: Path) -> None:
+    for seen in run_job(wait_for_the_slow, str(tmp_path), nodes=(2, 1)):
+        assert seen == [True, True, True]
+
+
+def miss_a_barrier(_workers: Workers) -> str:
+    workers = form_workers([[0], [1]], timeout_s=2.0)
+    if workers.world.rank == 1:
+        return ""
+    with pytest.raises(TeamError) as problem:
+        workers.world.barrier()
+    return str(problem.value)
+
+
+def test_a_barrier_that_nobody_else_comes_to_says_so() -> None:
+    message, _ = run_job(miss_a_barrier, nodes=(1, 1))
+    assert "barrier over the team world" in message
+    assert "worker 1" in message
 
 
 def hand_over(workers: Workers) -> list[int]:

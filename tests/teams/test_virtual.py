@@ -5,15 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from paceline.teams.virtual import (
-    Await,
-    Begin,
-    Beside,
-    Journal,
-    Message,
-    Pause,
-    virtual_workers,
-)
+from paceline.teams.journal import BackgroundWork, Collective, Journal, Pause, Transfer, Wait
+from paceline.teams.virtual import virtual_workers
 
 
 def test_collectives_are_written_down_with_their_bytes() -> None:
@@ -25,12 +18,12 @@ def test_collectives_are_written_down_with_their_bytes() -> None:
     pending.wait()
     pending.wait()  # waiting again costs nothing
     assert journal.take() == [
-        Begin(1, "world", "all_reduce", 40),
-        Begin(2, "node", "broadcast", 24),
-        Await(2),
-        Begin(3, "across", "all_gather", 24),
-        Await(3),
-        Await(1),
+        Collective(1, "world", "all_reduce", 40),
+        Collective(2, "node", "broadcast", 24),
+        Wait(2),
+        Collective(3, "across", "all_gather", 24),
+        Wait(3),
+        Wait(1),
     ]
     assert journal.take() == []
     assert workers.world.bytes_handed == 40
@@ -50,7 +43,14 @@ def test_agreeing_blocks_and_members_are_alike() -> None:
     workers = virtual_workers(journal, (2, 2), node=0, index=0)
     assert workers.world.agree(3.0, "mean") == 3.0
     assert workers.world.agree(3.0, "sum") == 12.0
-    assert [type(event) for event in journal.take()] == [Begin, Await, Begin, Await]
+    assert [type(event) for event in journal.take()] == [Collective, Wait, Collective, Wait]
+
+
+def test_a_barrier_costs_what_agreeing_costs() -> None:
+    journal = Journal()
+    workers = virtual_workers(journal, (2, 2), node=0, index=0)
+    workers.node.barrier()
+    assert journal.take() == [Collective(1, "node", "all_reduce", 8), Wait(1)]
 
 
 def test_background_work_has_a_list_of_its_own() -> None:
@@ -66,10 +66,10 @@ def test_background_work_has_a_list_of_its_own() -> None:
     workers.across.all_reduce(torch.zeros(1)).wait()
     pending.wait()
     beside, begin, first, second = journal.take()
-    assert isinstance(beside, Beside)
-    assert [type(event) for event in beside.events] == [Begin, Await, Pause]
-    assert begin == Begin(begin.ticket, "across", "all_reduce", 4)
-    assert (first, second) == (Await(begin.ticket), Await(beside.ticket))
+    assert isinstance(beside, BackgroundWork)
+    assert [type(event) for event in beside.events] == [Collective, Wait, Pause]
+    assert begin == Collective(begin.ticket, "across", "all_reduce", 4)
+    assert (first, second) == (Wait(begin.ticket), Wait(beside.ticket))
 
 
 def test_messages_are_written_down_with_the_way_they_take() -> None:
@@ -83,14 +83,14 @@ def test_messages_are_written_down_with_the_way_they_take() -> None:
     workers.world.receive(message, 6).wait()
     workers.node.receive(message, 0).wait()
     workers.across.send(message, 0).wait()
-    found = [event for event in journal.take() if isinstance(event, Message)]
+    found = [event for event in journal.take() if isinstance(event, Transfer)]
     assert found == [
-        Message(1, "world", True, False, -1, 20),
-        Message(2, "world", True, True, 1, 20),
-        Message(3, "world", False, True, 1, 20, is_behind=True),
-        Message(4, "world", False, True, 1, 20),
-        Message(5, "node", False, False, -1, 20),
-        Message(6, "across", True, True, 0, 20),
+        Transfer(1, "world", True, False, -1, 20),
+        Transfer(2, "world", True, True, 1, 20),
+        Transfer(3, "world", False, True, 1, 20, is_behind=True),
+        Transfer(4, "world", False, True, 1, 20),
+        Transfer(5, "node", False, False, -1, 20),
+        Transfer(6, "across", True, True, 0, 20),
     ]
     assert (workers.world.bytes_handed, workers.across.bytes_handed) == (40, 20)
 

@@ -23,7 +23,7 @@ class Log:
 
     is_on: bool = True
     collectives: list[Told] = field(default_factory=list)
-    num_beside: int = 0
+    num_in_background: int = 0
     num_waits: int = 0
 
     def now(self) -> float:
@@ -35,9 +35,9 @@ class Log:
         assert start_s <= end_s <= self.now()
         self.collectives.append((team, kind, num_bytes))
 
-    def beside(self, start_s: float, end_s: float) -> None:
+    def background_work(self, start_s: float, end_s: float) -> None:
         assert start_s <= end_s <= self.now()
-        self.num_beside += 1
+        self.num_in_background += 1
 
     def waited(self, start_s: float, end_s: float) -> None:
         assert start_s <= end_s <= self.now()
@@ -59,6 +59,7 @@ def use_everything(workers: Workers) -> list[Any]:
     world.all_gather(gathered, numbers(2, rank + 1)).wait()
     message = numbers(5, rank + 1)
     (world.send(message, 1) if rank == 0 else world.receive(message, 0)).wait()
+    world.barrier()
     tensors = (reduced, given, share, gathered, message)
     return [world.size, world.rank, world.agree(rank, "max"), *(t.tolist() for t in tensors)]
 
@@ -86,6 +87,7 @@ def test_every_operation_is_told_and_does_the_same() -> None:
             ("world", "reduce_scatter", 8),
             ("world", "all_gather", 16),
             ("world", "receive" if rank else "send", 20),
+            ("world", "barrier", 8),
             ("world", "all_reduce", 8),
         ]
 
@@ -114,7 +116,7 @@ def test_the_end_is_told_though_nobody_waits() -> None:
     assert run_job(end_unnoticed, nodes=(2,)) == [[("node", "all_reduce", 4000)]] * 2
 
 
-def work_beside(workers: Workers) -> tuple[list[Told], int, int]:
+def work_in_background(workers: Workers) -> tuple[list[Told], int, int]:
     """What was asked for while somebody looked on is told, though it runs later."""
     log = Log()
     background = traced_workers(workers, log).background
@@ -132,12 +134,12 @@ def work_beside(workers: Workers) -> tuple[list[Told], int, int]:
     for pending in pendings:
         pending.wait()
     background.close()
-    return log.collectives, log.num_beside, log.num_waits
+    return log.collectives, log.num_in_background, log.num_waits
 
 
 def test_background_work_is_told_if_it_was_asked_for_in_time() -> None:
     told = [("across", "all_reduce", 8), ("node", "broadcast", 12)]
-    assert run_job(work_beside, nodes=(2, 2)) == [(told, 1, 0)] * 4
+    assert run_job(work_in_background, nodes=(2, 2)) == [(told, 1, 0)] * 4
 
 
 def fail(workers: Workers) -> tuple[int, int]:
@@ -150,7 +152,7 @@ def fail(workers: Workers) -> tuple[int, int]:
     with pytest.raises(KeyError, match="in the background"):
         background.run(broken, device=DEVICE).wait()
     background.run(lambda: None, device=DEVICE).wait()
-    return log.num_beside, len(log.collectives)
+    return log.num_in_background, len(log.collectives)
 
 
 def test_errors_in_the_background_still_arrive() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
@@ -113,6 +114,27 @@ def test_a_disabled_pace_lets_errors_pass() -> None:
         raise KeyError("labels")
 
 
+def test_a_disabled_pace_has_a_strategy_and_one_worker_without_a_process_group() -> None:
+    model, optimizer = workloads.build("plain", "momentum")
+    with attach(model, optimizer, "daso", enabled=False, period=6) as pace:
+        assert pace.strategy.status()["period"] == 6
+        assert (pace.workers.world.size, pace.workers.world.rank) == (1, 0)
+        assert (pace.workers.num_nodes, pace.workers.node_index) == (1, 0)
+        # A script that talks to the others goes on by itself.
+        for team in (pace.workers.world, pace.workers.node, pace.workers.across):
+            tensor, whole = torch.tensor([3.0, 4.0]), torch.zeros(2)
+            team.all_reduce(tensor, "mean").wait()
+            team.broadcast(tensor, 0).wait()
+            team.all_gather(whole, tensor).wait()
+            team.reduce_scatter(tensor, 2 * whole).wait()
+            team.barrier()
+            assert tensor.tolist() == [6.0, 8.0]
+            assert (team.agree(2.5, "sum"), team.gather(b"me")) == (2.5, [b"me"])
+    assert not dist.is_initialized()
+    with pytest.raises(ValueError, match="nobody to send to"):
+        pace.workers.world.send(torch.ones(1), 1)
+
+
 def attach_disabled(workers: Workers, folder: str) -> None:
     model, optimizer = workloads.build("plain", "momentum", seed=workers.world.rank)
     alone, alone_optimizer = workloads.build("plain", "momentum", seed=workers.world.rank)
@@ -120,7 +142,7 @@ def attach_disabled(workers: Workers, folder: str) -> None:
         assert isinstance(pace, Pace)
         assert num_hooks(model, optimizer) == 0
         for step in range(4):
-            with pace.accumulate():
+            with pace.no_sync(), pace.accumulate(), pace.join():
                 train_step(model, optimizer, step, workers.world.rank)
             train_step(alone, alone_optimizer, step, workers.world.rank)
             pace.report(1.0)
@@ -235,7 +257,7 @@ def test_bad_options_are_named_in_one_line(
 
 def test_a_strategy_object_takes_no_further_options() -> None:
     model = nn.Linear(2, 2)
-    with pytest.raises(ValueError, match="options period go to the strategy itself"):
+    with pytest.raises(ValueError, match=r"options period to the strategy object itself: Daso"):
         attach(model, torch.optim.SGD(model.parameters()), Daso(), period=3)
 
 

@@ -35,7 +35,7 @@ def accumulated(model: nn.Module, optimizer: Optimizer, step: int, rank: int, pa
     optimizer.zero_grad()
     with pace.accumulate():
         backward(loss_of(model, 3 * step, rank) / 3)
-        with pace.accumulate():
+        with pace.no_sync():
             backward(loss_of(model, 3 * step + 1, rank) / 3)
     backward(loss_of(model, 3 * step + 2, rank) / 3)
     optimizer.step()

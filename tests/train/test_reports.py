@@ -13,7 +13,7 @@ from jobs import DEVICE, run_job
 from paceline.strategies import Strategy
 from paceline.teams import Workers
 from paceline.train import Stats, attach
-from paceline.train.stats import StepTimes
+from paceline.train.stats import WINDOW, StepTimes
 
 
 class Listening(Strategy):
@@ -158,13 +158,9 @@ def test_stats_of_daso() -> None:
 
 
 def test_stats_add_up() -> None:
-    stats = Stats(
-        steps=[
-            StepTimes(total_s=2.0, waiting_s=0.5, merging_s=0.25),
-            StepTimes(total_s=4.0, waiting_s=1.0, merging_s=0.25),
-        ],
-        status={"period": 4},
-    )
+    stats = Stats(status={"period": 4})
+    stats.add(StepTimes(total_s=2.0, waiting_s=0.5, merging_s=0.25))
+    stats.add(StepTimes(total_s=4.0, waiting_s=1.0, merging_s=0.25))
     assert stats.waiting_share == 0.25
     assert stats.summary() == {
         "num_steps": 2,
@@ -175,5 +171,18 @@ def test_stats_add_up() -> None:
         "bytes_by_team": {},
         "period": 4,
     }
+    assert [step.total_s for step in stats.steps] == [2.0, 4.0]
     assert Stats().waiting_share == 0.0
     assert Stats().summary()["step_s"] == 0.0
+
+
+def test_stats_of_a_long_run_stay_small_and_count_all_of_it() -> None:
+    stats = Stats()
+    for step in range(10 * WINDOW):
+        stats.add(StepTimes(total_s=2.0, waiting_s=1.0 if step < WINDOW else 0.0, merging_s=0.5))
+    assert len(stats.steps) == WINDOW
+    assert stats.num_steps == stats.summary()["num_steps"] == 10 * WINDOW
+    assert stats.waiting_share == pytest.approx(0.05)
+    assert stats.summary()["step_s"] == pytest.approx(2.0)
+    assert stats.summary()["merging_s"] == pytest.approx(0.5)
+    assert stats.steps[-1].waiting_s == 0.0

@@ -139,7 +139,7 @@ def test_missing_scikit_learn_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
 def test_names_are_lenient_and_unknown_ones_explained() -> None:
     assert zoo.load_data("Stdlib_Text").name == "stdlib-text"
-    with pytest.raises(ValueError, match="no data set 'mnist'; there are: digits, stdlib-text"):
+    with pytest.raises(ValueError, match="no data set 'mnist': known are digits, stdlib-text"):
         zoo.load_data("mnist")
 
 

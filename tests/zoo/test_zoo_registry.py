@@ -49,15 +49,15 @@ def test_spelling_is_lenient(spelling: str, name: str) -> None:
     assert zoo.zoo_entry(spelling).name == name
 
 
-def test_unknown_name_lists_the_known_and_the_closest() -> None:
-    with pytest.raises(ValueError, match="did you mean 'resnet50'") as raised:
+def test_unknown_name_is_answered_with_the_closest() -> None:
+    with pytest.raises(ValueError, match="did you mean 'resnet50'"):
         zoo.build_model("resnet5O")
-    assert all(name in str(raised.value) for name in zoo.model_names())
 
 
-def test_unknown_name_like_no_other_gets_no_hint() -> None:
-    with pytest.raises(ValueError, match=r"no model 'qqq' .*\)\.$"):
+def test_unknown_name_like_no_other_is_answered_with_all() -> None:
+    with pytest.raises(ValueError, match="no model 'qqq': known are ") as raised:
         zoo.zoo_entry("qqq")
+    assert all(name in str(raised.value) for name in zoo.model_names())
 
 
 def test_overrides_reach_the_model() -> None:
@@ -74,7 +74,7 @@ def test_unknown_override_lists_the_known() -> None:
 
 
 def test_page_lists_every_model_with_its_parameters() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "zoo.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "zoo.md").read_text(encoding="utf-8")
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     for name in zoo.model_names():
         with torch.device("meta"):

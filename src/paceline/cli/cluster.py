@@ -1,4 +1,4 @@
-"""``paceline cluster``: the built-in clusters, what is in one, and whether a file is right."""
+"""``paceline cluster``: lists and shows clusters, and checks files."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A TOML file.")],
     as_json: JsonFlag = False,
 ) -> None:
-    """Check a cluster's TOML file; a mistake is named with its key and what is accepted."""
+    """Check a cluster's TOML file; an error names the key and what to write."""
     cluster = load_cluster(file)
     if as_json:
         print_json({"file": str(file), "valid": True, "cluster": cluster.to_dict()})

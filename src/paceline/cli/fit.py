@@ -22,22 +22,22 @@ def fit(
         Path, typer.Argument(metavar="PROFILE", help="What `paceline measure kernels` wrote.")
     ],
     out: Annotated[
-        Path | None, typer.Option("--out", help="The model to write; default: beside the profile.")
+        Path | None, typer.Option("--out", help="The model to write; default: next to the profile.")
     ] = None,
     steps: Annotated[
         int, typer.Option("--steps", min=20, help="Training steps for each family.")
     ] = 1500,
-    seed: Annotated[int, typer.Option("--seed", help="Of first weights and batches.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="For first weights and batches.")] = 0,
     from_nothing: Annotated[
         bool,
-        typer.Option("--from-nothing", help="Do not go on from what was learned on our devices."),
+        typer.Option("--from-nothing", help="Do not start from paceline's own models."),
     ] = False,
     json: frame.JsonFlag = False,
 ) -> None:
     """Train one small ensemble of MLPs for each kernel family, and fit the host's costs.
 
-    Every family is also learned by going on from the model that comes with paceline; of few kernels
-    that is mostly better, and what errs less on kernels that it has not seen is kept.
+    Every family is trained twice: from random weights, and from the model that comes with paceline.
+    The one with the smaller error on unseen kernels is kept.
     """
     from rich.table import Table
 

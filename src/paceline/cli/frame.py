@@ -66,7 +66,7 @@ def print_json(value: Any) -> None:
 
 
 def new_app(*, help_text: str) -> typer.Typer:
-    """A typer application in paceline's manner."""
+    """A typer application with paceline's settings."""
     return typer.Typer(
         help=help_text,
         no_args_is_help=True,

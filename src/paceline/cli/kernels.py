@@ -1,4 +1,4 @@
-"""``paceline measure kernels``: what the kernels of this device take."""
+"""``paceline measure kernels``: how long the kernels of this device take."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ def register(app: typer.Typer) -> None:
 
 def kernels(
     out: Annotated[
-        Path, typer.Option("--out", help="The profile to write, or to go on with: *.kernels.gz.")
+        Path, typer.Option("--out", help="The profile to write or to continue: *.kernels.gz.")
     ],
     device: Annotated[str, typer.Option("--device", help="cuda or cpu.")] = "cuda",
     budget: Annotated[
-        str, typer.Option("--budget", help="How long to time kernels; the host comes after.")
+        str,
+        typer.Option("--budget", help="How long to time kernels; the host comes on top."),
     ] = "300 s",
     model: Annotated[
         list[str] | None,
@@ -50,7 +51,7 @@ def kernels(
         bool,
         typer.Option(
             "--fresh-plan",
-            help="Draw the kernels anew, which takes minutes; else those of our own profile.",
+            help="Choose the kernels anew, which takes minutes; default: those of our profile.",
         ),
     ] = False,
     plan_only: Annotated[
@@ -61,9 +62,9 @@ def kernels(
     """Time thousands of kernels on this machine and write them into a profile.
 
     What is timed: the kernels of the zoo at several batches and precisions, and random neighbours
-    of them; what issuing them costs the host; and small real steps. A run that was interrupted, or
-    whose budget was too small, goes on where it stopped when it is started again. With --model,
-    which may be given several times, the kernels of that very step are timed before all others.
+    of them; what issuing them costs the host; and small real steps. The same command continues a
+    run that was interrupted or whose budget was too small. With --model, which may be given several
+    times, the kernels of that step are timed first.
     """
     from paceline.cluster.units import parse_duration
     from paceline.kernels.profile import SUFFIX, Profile
@@ -147,4 +148,4 @@ def _summarise(profile: object, out: Path, *, as_json: bool) -> None:
         sys.stderr.write(f"{op} could not be measured here: {problem}\n")
     sys.stdout.write(f"written to {out}\n")
     if planned:
-        sys.stdout.write("the budget was spent; the same command goes on with the rest\n")
+        sys.stdout.write("the budget is spent; the same command continues with the rest\n")

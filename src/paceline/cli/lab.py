@@ -1,4 +1,4 @@
-"""``paceline lab``: run a command on an emulated cluster, and check what the emulation does."""
+"""``paceline lab``: runs a command on an emulated cluster, and checks the emulation."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ ClusterOption = Annotated[
 ]
 NodesOption = Annotated[int | None, typer.Option("--nodes", min=1, help="Number of nodes.")]
 WorkersOption = Annotated[
-    str | None, typer.Option("--workers", help="Workers of every node, or of each: 2 or 2,1.")
+    str | None,
+    typer.Option("--workers", help="Workers per node: 2, or one number each: 2,1."),
 ]
 LinkOption = Annotated[
-    str | None, typer.Option("--link", help="Rate of each node's link: 100mbit, '1 Gbit/s'.")
+    str | None,
+    typer.Option("--link", help="Rate of each node's link, such as 100mbit."),
 ]
 SlowOption = Annotated[
     list[str] | None,
@@ -84,9 +86,9 @@ def check(
     emulation: EmulationOption = "auto",
     json: frame.JsonFlag = False,
 ) -> None:
-    """Measure each emulated link: asked-for against measured bandwidth.
+    """Measure each emulated link and compare it with the bandwidth that was asked for.
 
-    Exit code 1 if a link is more than 7 % off.
+    The exit code is 1 if a link differs by more than 7 %.
     """
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""``paceline measure``: what this machine and the job it runs in really do."""
+"""``paceline measure``: measures this machine and the links of the job it runs in."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from paceline.measure.links import MeasuredLink
     from paceline.steps import Step
 
-app = frame.new_app(help_text="Measure links, and write what was measured into files.")
+app = frame.new_app(help_text="Measure kernels and links, and write the results into files.")
 
 
 @frame.command(
@@ -29,14 +29,14 @@ def links(
     out: Annotated[Path, typer.Option("--out", help="The cluster's TOML file to write.")],
     cluster: Annotated[
         str,
-        typer.Option("--cluster", help="Names and devices are this one's: a preset or a file."),
+        typer.Option("--cluster", help="Take names and devices from this preset or file."),
     ] = "local",
     largest: Annotated[
         str, typer.Option("--largest", help="The largest message; the smallest has 64 KiB.")
     ] = "32 MiB",
     workers: Annotated[
         int | None,
-        typer.Option("--workers", min=2, help="Start so many workers here, if no launcher did."),
+        typer.Option("--workers", min=2, help="Start this many workers here, if no launcher did."),
     ] = None,
     model: Annotated[
         str | None,
@@ -57,8 +57,8 @@ def links(
     Times all-reduces and broadcasts inside the nodes and between them, and fits each link's
     latency, bandwidth and efficiency. Then measures how much the workers slow each other down:
     computing at the same time, and computing while they communicate. They are compared with the
-    profile of their device by some of its kernels, or, with --model, by the very step that is to be
-    predicted. Every worker of the job runs it; the first one answers.
+    profile of their device by some of its kernels or, with --model, by the step that you want to
+    predict. Every worker of the job runs the command; the first one prints the results.
     """
     import os
 
@@ -94,7 +94,7 @@ def links(
         )
 
     if model is not None:
-        capture_step(make_step("meta"))  # what is wrong with it is said before a job starts
+        capture_step(make_step("meta"))  # mistakes are reported before a job starts
     if not out.absolute().parent.is_dir():
         raise ValueError(f"--out {out}: there is no folder {out.parent}; make it first")
     place = find_place(os.environ)
@@ -148,7 +148,7 @@ def links(
     frame.console().print(_table(measured, result))
     compared = f"as the profile of {device} says" if is_profiled else "as one alone"
     frame.console().print(
-        f"a worker computes {met.slowdown:.2f} times as long {compared}, when all compute"
+        f"when all workers compute, each takes {met.slowdown:.2f} times as long {compared}"
     )
     frame.console().print(f"written to {out}", soft_wrap=True)
 
@@ -173,8 +173,8 @@ def _table(measured: list[MeasuredLink], cluster: Cluster) -> Table:
     # Few links need it, and a terminal of 80 characters has no room for it.
     with_half = any(one.link.half_bytes for one in measured)
     columns = ["link", "latency", "bandwidth", *(["half at"] if with_half else [])]
-    table = Table(*columns, "per", "takes", "busy", "off by")
-    table.caption = "off by: all-reduces, broadcasts"
+    table = Table(*columns, "per", "takes", "busy", "error")
+    table.caption = "error: of all-reduces, of broadcasts"
     for one in measured:
         link, met = one.link, getattr(cluster.node_kinds[0], one.place)
         half = format_size(link.half_bytes) if link.half_bytes else "-"

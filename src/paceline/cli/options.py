@@ -6,18 +6,30 @@ from typing import Any
 
 
 def parse_options(texts: list[str], names: list[str]) -> dict[str, dict[str, Any]]:
-    """Options of strategies from ``NAME.KEY=VALUE``, checked by the strategy itself."""
+    """Options of strategies from ``NAME.KEY=VALUE``, checked by the strategy itself.
+
+    Args:
+        texts: What was given; ``KEY=VALUE`` where only one strategy was asked for.
+        names: What was asked for: strategies, and a race's other entries.
+
+    Returns:
+        The options by the strategy's name.
+
+    """
     import json
 
     from paceline.strategies import make_strategy, strategy_names
 
+    asked = [name for name in names if name in strategy_names()]
     options: dict[str, dict[str, Any]] = {}
     for text in texts:
         place, _, value = text.partition("=")
-        name, _, key = place.partition(".")
+        name, dot, key = place.partition(".")
+        if not dot:
+            name, key = _only(asked, text), place
         if not value or not key:
             raise ValueError(f"--option {text} is not understood; write daso.period=8")
-        if name not in names or name not in strategy_names():
+        if name not in asked:
             raise ValueError(f"--option {text}: {name!r} is not a strategy that was asked for")
         try:
             options.setdefault(name, {})[key] = json.loads(value)
@@ -26,3 +38,14 @@ def parse_options(texts: list[str], names: list[str]) -> dict[str, dict[str, Any
     for name, values in options.items():
         make_strategy(name, **values)
     return options
+
+
+def _only(asked: list[str], text: str) -> str:
+    """The strategy that an option without a name is of."""
+    if len(asked) != 1:
+        given = ", ".join(asked) if asked else "no strategy"
+        raise ValueError(
+            f"--option {text} does not say which strategy it is of, and {given} was asked for; "
+            "write daso.period=8"
+        )
+    return asked[0]

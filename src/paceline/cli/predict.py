@@ -52,8 +52,11 @@ def predict(
     nodes: Annotated[
         int | None, typer.Option("--nodes", min=1, help="Another number of nodes.")
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Another number of workers a node.")
+    workers_per_node: Annotated[
+        int | None,
+        typer.Option(
+            "--workers-per-node", "--workers", min=1, help="Another number of workers per node."
+        ),
     ] = None,
     strategy: Annotated[
         str, typer.Option("--strategy", help="How the cluster trains: `paceline strategies`.")
@@ -131,9 +134,9 @@ def predict(
             device=wanted,
             cluster=chosen,
             nodes=nodes,
-            workers=workers,
+            workers_per_node=workers_per_node,
             strategy=name,
-            model=model_file,
+            kernel_model=model_file,
             jitter=jitter,
             samples=None if samples is None else round(samples * epochs),
             trace=trace,
@@ -232,7 +235,7 @@ def _show(prediction: Prediction) -> None:
     screen.print(_bar(prediction, width=60))
     for phase, seconds in prediction.phases_s.items():
         if phase != "all":
-            screen.print(f"{phase}: {format_duration(seconds)} a step")
+            screen.print(f"{phase}: {format_duration(seconds)} per step")
     screen.print(_legend())
 
 

@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
 
 def race(
     strategies: Annotated[
-        str, typer.Option("--strategies", help="What to race, with commas between.")
+        str, typer.Option("--strategies", help="What to race, separated by commas.")
     ] = "ddp,daso,floor",
     peers: Annotated[
         bool, typer.Option("--peers", help="Also race other libraries' strategies.")
@@ -51,16 +51,16 @@ def race(
         typer.Option("--option", metavar="NAME.KEY=VALUE", help="A strategy's option."),
     ] = None,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Passes over the data.")] = 5,
-    seed: Annotated[int, typer.Option("--seed", help="Of weights, split and shuffle.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="For weights, split and shuffle.")] = 0,
     model: Annotated[str, typer.Option("--model", help="A small model of the zoo.")] = "small-cnn",
     data: Annotated[
         str | None, typer.Option("--data", help="An embedded data set; default: the model's.")
     ] = None,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Examples a worker and step.")] = 32,
-    learning_rate: Annotated[float, typer.Option("--lr", help="Of SGD, momentum 0.9.")] = 0.05,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Samples per worker and step.")] = 32,
+    learning_rate: Annotated[float, typer.Option("--lr", help="Of SGD with momentum 0.9.")] = 0.05,
     target: Annotated[
         float | None,
-        typer.Option("--target", min=0, max=1, help="The accuracy whose time is taken."),
+        typer.Option("--target", min=0, max=1, help="The accuracy to reach; the time is taken."),
     ] = None,
     cluster: ClusterOption = None,
     nodes: NodesOption = None,
@@ -75,8 +75,8 @@ def race(
 ) -> None:
     """Train the same model with each strategy on an emulated cluster, and compare.
 
-    `ddp` is torch's DistributedDataParallel. `floor` communicates inside each node alone: what no
-    strategy can beat.
+    `ddp` is torch's DistributedDataParallel. `floor` communicates inside each
+    node only: no strategy can be faster.
     """
     from paceline.lab.lab import choose_emulation, describe_emulation
     from paceline.lab.layout import lay_out, parse_slow
@@ -158,7 +158,7 @@ class _LiveProgress:
         self._progress.start()
         for name in self._names:
             self._tasks[name] = self._progress.add_task(
-                name, total=self._num_steps, start=False, news="waits for its turn"
+                name, total=self._num_steps, start=False, news="waiting for its turn"
             )
         return self
 

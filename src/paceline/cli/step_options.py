@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from paceline.steps import Step
 
 Batch = Annotated[
-    int | None, typer.Option("--batch", min=1, help="Samples a worker and step; default: 32.")
+    int | None, typer.Option("--batch", min=1, help="Samples per worker and step; default: 32.")
 ]
 PrecisionName = Annotated[str, typer.Option("--precision", help="fp32, tf32, bf16 or fp16.")]
 MemoryFormatName = Annotated[
@@ -22,12 +22,13 @@ OptimizerName = Annotated[
     str | None, typer.Option("--optimizer", help="sgd, adam or adamw; default: the model's.")
 ]
 InputShape = Annotated[
-    str, typer.Option("--input", help="One sample of your own model, as 3x224x224.")
+    str,
+    typer.Option("--input", help="Shape of a sample of your own model: 3x224x224."),
 ]
 Classes = Annotated[int, typer.Option("--classes", min=1, help="Classes of your own model.")]
 
 SHAPE, CLASSES = "3x224x224", 1000
-"""What the options are by default."""
+"""The defaults."""
 
 
 def make_step(

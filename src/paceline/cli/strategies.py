@@ -44,7 +44,11 @@ def strategies(
 
 def _describe(name: str, strategy: Any) -> dict[str, Any]:
     options = [
-        {"name": key, "default": field.default, "description": field.description or ""}
+        {
+            "name": key,
+            "default": None if field.is_required() else field.default,
+            "description": field.description or "",
+        }
         for key, field in strategy.options_type.model_fields.items()
     ]
     return {"name": name, "summary": strategy.summary, "options": options}

@@ -68,12 +68,15 @@ def study(
     model_file: Annotated[
         Path | None, typer.Option("--model-file", help="What `paceline fit` wrote.")
     ] = None,
+    images: Annotated[
+        bool, typer.Option("--images", help="With --out: the charts as SVG, too; needs chromium.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="A folder for report.html, study.csv, study.json.")
     ] = None,
     json: frame.JsonFlag = False,
 ) -> None:
-    """Show how training scales with workers, links, batch size and the device, and what limits it."""
+    """Show how training scales with workers, links, batch and device, and what limits it."""
     from paceline.cluster import load_cluster
     from paceline.strategies import strategy_names
     from paceline.study import study as run_study
@@ -105,7 +108,7 @@ def study(
             progress=progress,
         )
     if out is not None:
-        _write(found, out)
+        _write(found, out, images=images)
     if json:
         frame.print_json(found.to_dict())
     else:
@@ -142,11 +145,15 @@ def _scalings(text: str) -> Any:
     return ("weak", "strong") if text == "both" else (text,)
 
 
-def _write(found: Study, folder: Path) -> None:
+def _write(found: Study, folder: Path, *, images: bool) -> None:
+    from paceline.study.report import write_report
+
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "study.csv").write_text(found.table.to_csv(), "utf-8")
     (folder / "study.json").write_text(found.to_json(), "utf-8")
-    sys.stderr.write(f"study written to {folder}\n")
+    report = folder / "report.html"
+    write_report(found, report, roofline=found.kernels, images=folder if images else None)
+    sys.stderr.write(f"report written to {report}, its data to study.csv and study.json\n")
 
 
 def _show(found: Study) -> None:

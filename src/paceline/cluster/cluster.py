@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from paceline.cluster.node import Node
-from paceline.cluster.record import Name, Record
+from paceline.cluster.record import Accepts, Name, Record, Text
 from paceline.cluster.units import format_bandwidth
 
 
@@ -15,8 +15,10 @@ class Cluster(Record):
     """Where a training runs, or would run."""
 
     name: Name
-    description: str = ""
-    node_kinds: Annotated[tuple[Node, ...], Field(min_length=1, strict=False)]
+    description: Text = ""
+    node_kinds: Annotated[
+        tuple[Node, ...], Field(min_length=1, strict=False), Accepts("at least one [[node]] table")
+    ] = Field(validation_alias="node")
     """The kinds of node. Physical nodes are numbered in this order, kind after kind."""
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""The built-in devices, read from ``devices.toml``, and how a device is read from any file."""
+"""Devices by name: those of ``devices.toml``, which are built in, and those of any file."""
 
 from __future__ import annotations
 
@@ -6,12 +6,32 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
+from typing import Annotated, Any
 
-from paceline.cluster.device import PRECISIONS, Device
-from paceline.cluster.table import Table, suggestion
-from paceline.cluster.units import parse_bandwidth, parse_size, parse_speed
+from pydantic import BeforeValidator
 
-DEVICE_KEYS = ("memory", "memory_bandwidth", "flops", "source")
+from paceline.cluster.device import Device
+from paceline.cluster.record import BadKeyError, Record, check_keys
+from paceline.suggestion import suggestion
+
+
+def _name_tables(tables: Any) -> Any:
+    """Each device's table with its name, which a TOML file gives as the table's key."""
+    if not isinstance(tables, Mapping):
+        raise ValueError(f"has to be a table of named tables, not {tables!r}")
+    known = [key for key in Device.table_keys() if key != "name"]
+    for name, table in tables.items():
+        if not isinstance(table, Mapping):
+            keys = ", ".join(known)
+            raise BadKeyError(f"has to be a table with the keys {keys}, not {table!r}", name)
+        check_keys(table, known, name)
+    return {name: {"name": name} | table for name, table in tables.items()}
+
+
+class Devices(Record):
+    """The devices that a file describes."""
+
+    device: Annotated[Mapping[str, Device], BeforeValidator(_name_tables)] = {}
 
 
 def device_names() -> tuple[str, ...]:
@@ -20,37 +40,18 @@ def device_names() -> tuple[str, ...]:
 
 
 def load_device(name: str) -> Device:
-    """A built-in device by its name."""
+    """A built-in device.
+
+    Args:
+        name: One of :func:`device_names`, such as ``"h200"``.
+    """
     devices = _built_in()
     if name not in devices:
         raise ValueError(f"there is no device '{name}': {suggestion(name, devices)}")
     return devices[name]
 
 
-def read_device(name: str, table: Table) -> Device:
-    """A device from its table, in a cluster's file or in the built-in list."""
-    flops = table.table("flops", keys=PRECISIONS)
-    if not any(precision in flops for precision in PRECISIONS):
-        raise table.error("flops", 'is empty: write at least { fp32 = "19.5 TFLOP/s" }')
-    return Device(
-        name=name,
-        memory_bytes=table.quantity("memory", parse_size, example="80 GB"),
-        memory_bandwidth_bytes_per_s=table.quantity(
-            "memory_bandwidth", parse_bandwidth, example="900 GB/s"
-        ),
-        flops={
-            precision: flops.quantity(precision, parse_speed, example="19.5 TFLOP/s")
-            for precision in PRECISIONS
-            if precision in flops
-        },
-        source=table.text("source", default=""),
-    )
-
-
 @cache
 def _built_in() -> Mapping[str, Device]:
     text = resources.files("paceline.cluster").joinpath("devices.toml").read_text("utf-8")
-    devices = Table(tomllib.loads(text), origin="devices.toml", keys=())
-    return {
-        name: read_device(name, devices.table(name, keys=DEVICE_KEYS)) for name in devices.names()
-    }
+    return Devices.from_table({"device": tomllib.loads(text)}, origin="devices.toml").device

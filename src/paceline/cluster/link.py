@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field
 
-from paceline.cluster.record import CountOrZero, NotNegative, Positive, Record, Share
+from paceline.cluster.quantity import Bandwidth, Bytes, Seconds
+from paceline.cluster.record import Factor, Flag, Record, Share, Text
 
 
 class Link(Record):
@@ -16,12 +15,12 @@ class Link(Record):
     The bandwidth is that of one direction. Datasheets like to print the sum of both.
     """
 
-    latency_s: NotNegative
-    bandwidth_bytes_per_s: Positive
-    shared: bool = False
+    latency_s: Seconds = Field(validation_alias="latency")
+    bandwidth_bytes_per_s: Bandwidth = Field(validation_alias="bandwidth")
+    shared: Flag = False
     """Whether the node's workers share the bandwidth (one network card) or each have it to
     themselves (NVLink through a switch)."""
-    half_bytes: CountOrZero = 0
+    half_bytes: Bytes = Field(default=0, validation_alias="half_bandwidth_at")
     """The size of a message that gets half of the bandwidth; larger ones get more, and 0 means
     that all get the whole of it."""
     interference: Share = 0.0
@@ -30,10 +29,10 @@ class Link(Record):
     lone_interference: Share | None = None
     """The same while only one worker of each node transfers; None: ``interference`` divided by the
     number of a node's workers."""
-    busy_factor: Annotated[float, Field(ge=1)] = 1.0
+    busy_factor: Factor = 1.0
     """How many times as long a transfer takes while all workers compute, where both need the same
     cores."""
-    lone_busy_factor: Annotated[float, Field(ge=1)] | None = None
+    lone_busy_factor: Factor | None = None
     """The same of transfers of one worker of each node; None: ``busy_factor``."""
-    source: str = ""
+    source: Text = ""
     """Where the figures are from."""

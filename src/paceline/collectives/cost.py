@@ -24,11 +24,15 @@ def collective_s(
 ) -> Numbers:
     """Seconds from the moment the last worker calls until the result is everywhere.
 
-    ``num_bytes`` is the whole tensor: what goes into an all-reduce or a reduce-scatter, what comes
-    out of an all-gather. ``algorithm="auto"`` is the library's own choice by message size; the
-    others are for all-reduces. ``call_s`` is what each call costs before the first byte moves, on
-    top of what the library's model has. A point-to-point message crosses nodes if there are
-    several.
+    Args:
+        kind: The collective; a point-to-point message crosses nodes if there are several.
+        num_bytes: The whole tensor: what goes into an all-reduce or a reduce-scatter, what comes
+            out of an all-gather.
+        topology: Its workers and the links between them.
+        algorithm: ``"auto"`` is the library's own choice by message size; the others are for
+            all-reduces.
+        library: ``"nccl"`` or ``"gloo"``.
+        call_s: What each call costs before the first byte moves, on top of the library's model.
     """
     _check("kind", kind, get_args(CollectiveKind))
     _check("algorithm", algorithm, get_args(Algorithm))

@@ -5,8 +5,8 @@ The constants are those of NVIDIA/nccl, src/graph/tuning.cc (version 2.20, commi
 latencies, latencies per hop, the share of the bandwidth that each protocol gets, and the
 correction for trees of medium sizes.
 
-A link's ``latency_s`` is taken for the hop of a ring in the Simple protocol (3.4 us over NVLink,
-14 us over a network, as the built-in clusters have it); the other hops are relative to that one.
+A link's ``latency_s`` is assumed to be one hop of a ring in the Simple protocol (3.4 us over
+NVLink, 14 us over a network in the built-in clusters); the other hops are relative to that one.
 Left out: limits per channel, since a cluster's file does not say how many channels there are, and
 algorithms that need a switch which adds up (NVLS, CollNet).
 """

@@ -87,7 +87,7 @@ class Topology:
 
 
 def topology_of(cluster: Cluster) -> Topology:
-    """All workers of a cluster.
+    """All workers of a cluster, as one collective sees them.
 
     A ring or a tree waits for its slowest member, so where nodes differ the slowest links and the
     largest number of workers stand for all.

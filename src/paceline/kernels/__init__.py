@@ -1,4 +1,4 @@
-"""What one kernel costs: measured table, networks fitted to it, and Roofline beneath both."""
+"""What one kernel costs: a measured table, networks fitted to it, and the roofline for the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernel families: which operators are alike, and how much work a kernel of each does."""
+"""Kernel families: which operators behave alike, and how much work a kernel of each does."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def packet_of(op: str) -> str:
 
 
 def family_of(kernel: Kernel) -> FamilyName | None:
-    """The family of a kernel; None for an operator that none knows."""
+    """The family of a kernel; None if its operator belongs to none."""
     return family_of_op(kernel.op)
 
 
@@ -235,7 +235,7 @@ def _is_tagged_pointwise(op: str) -> bool:
 
 
 def flop_of(kernel: Kernel) -> float:
-    """Floating-point operations; a multiply-add counts two, everything pointwise one an element."""
+    """Floating-point operations: two per multiply-add, one per element of a pointwise kernel."""
     op, operands = packet_of(kernel.op), kernel.operands
     if op == "convolution":
         return _convolution_flop(operands[0], operands[1], kernel.outputs[0], bool(kernel.args[6]))

@@ -4,7 +4,7 @@ Small steps are limited by Python and the dispatcher, not by the device. The hos
 does not depend on the batch; it is
 
     sum over calls of dispatch(op)  x  a factor for the phase  (autograd records, or runs, or not)
-    + seconds a module call + seconds an autograd node + seconds a step,
+    + seconds per module call + seconds per autograd function + seconds per step,
 
 where dispatch(op) is measured for every operator by itself, and the other figures are fitted (non-
 negative least squares, relative errors) to real steps so small that the device never holds up the
@@ -36,7 +36,8 @@ class HostCosts:
     tensor_s: float = 0.0
     """Of every tensor in the lists of a foreach operator."""
     factors: Mapping[str, float] = field(default_factory=dict)
-    """The fitted figures: three factors by phase, and seconds a module, a node and a step."""
+    """The fitted figures: a factor for each of three phases, and seconds per module call, per
+    autograd function (``nodes``) and per step."""
     spread: float = 0.15
     """Root mean square of the relative error on the steps it was fitted to."""
 
@@ -46,13 +47,13 @@ class HostCosts:
         return bool(self.factors)
 
     def calls_s(self, capture: Capture) -> npt.NDArray[np.float64]:
-        """Seconds for each call, modules and nodes spread evenly over the calls of their phase."""
+        """Seconds per call; modules and autograd functions are spread over their phase's calls."""
         if not self.is_known:
             return np.zeros(len(capture.calls))
         phases = Counter(call.phase for call in capture.calls)
         extra = {
             "forward": self._per_call("modules", capture.num_modules, phases["forward"]),
-            "backward": self._per_call("nodes", capture.num_nodes, phases["backward"]),
+            "backward": self._per_call("nodes", capture.num_autograd_functions, phases["backward"]),
             "optimizer": self._per_call("steps", 1, phases["optimizer"]),
         }
         return np.array(
@@ -82,7 +83,7 @@ class HostCosts:
         bare = dict.fromkeys(_TERMS[:3], 0.0)
         for call in capture.calls:
             bare[call.phase] += self.bare_s(call)
-        return [*bare.values(), capture.num_modules, capture.num_nodes, 1.0]
+        return [*bare.values(), capture.num_modules, capture.num_autograd_functions, 1.0]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""

@@ -1,4 +1,4 @@
-"""The fitted models that come with paceline, and which of them answers for a device."""
+"""The fitted models that come with paceline, and which one is used for a device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paceline.steps.kernel import Kernel
 
 _FOLDER = Path(str(resources.files("paceline.kernels"))) / "profiles"
 _CARRIED_FROM = "h200"
-"""The profile whose efficiencies are carried to devices that nobody has measured."""
+"""The profile that is transferred to devices without one."""
 
 
 def profiled_devices() -> tuple[str, ...]:
@@ -29,15 +29,17 @@ def profiled_devices() -> tuple[str, ...]:
 
 
 def load_kernel_model(device: str | Device, *, model: Path | None = None) -> KernelModel:
-    """The kernel model of a device, by its name or by its figures.
+    """The kernel model of a device.
 
-    ``model`` is a file that `paceline fit` wrote; beside it lies its profile. Without it, what
-    comes with paceline answers: by the device's own profile, or carried over from another's.
+    The same object is returned for the same device and unchanged files; it remembers its answers.
 
-    The same model is given out again for the same device and unchanged files: it remembers what
-    it was asked.
+    Args:
+        device: The name of a device, or its figures; with ``model``, ``""`` is the model's own.
+        model: A file that ``paceline fit`` wrote. Its profile is looked for in the same folder. By
+            default, a model that comes with paceline is used: the device's own, or that of another
+            device, transferred.
     """
-    files = () if model is None else (model, _profile_beside(model))
+    files = () if model is None else (model, _profile_of(model))
     changed = tuple(path.stat().st_mtime_ns if path.is_file() else 0 for path in files)
     return _kernel_model(device, model, changed)
 
@@ -48,8 +50,8 @@ def _kernel_model(
 ) -> KernelModel:
     if model is not None:
         own = load_model(model)
-        beside = _profile_beside(model)
-        table: Mapping[Kernel, Timing] = load_table(beside) if beside.is_file() else {}
+        own_profile = _profile_of(model)
+        table: Mapping[Kernel, Timing] = load_table(own_profile) if own_profile.is_file() else {}
         wanted = own.device if device in ("", own.device.name) else _device(device)
         return KernelModel(wanted, own, table)
     name = device if isinstance(device, str) else device.name
@@ -72,7 +74,7 @@ def _device(device: str | Device) -> Device:
     return load_device(device)
 
 
-def _profile_beside(model: Path) -> Path:
+def _profile_of(model: Path) -> Path:
     return model.with_name(model.name.removesuffix(fitted.SUFFIX) + profile.SUFFIX)
 
 
@@ -88,12 +90,12 @@ def built_in_table(name: str) -> Table:
 
 
 def nearest_profiled(device_type: str) -> str:
-    """The profiled device that is nearest to a "cuda" or "cpu" device nobody knows yet."""
+    """The profiled device that is most like an unknown "cuda" or "cpu" device."""
     return "cpu" if device_type == "cpu" else _CARRIED_FROM
 
 
 def model_to_start_from(device_type: str) -> FittedModel:
-    """What comes with paceline and was learned on the nearest device."""
+    """The model that comes with paceline for the device most like an unknown one."""
     return _built_in(nearest_profiled(device_type))
 
 

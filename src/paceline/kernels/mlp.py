@@ -2,7 +2,7 @@
 
 The target is log(time / roofline), so that the networks learn efficiency and not size. Members
 differ in their first weights and in the fifth of the data that each does not see; how far they
-disagree tells how little is known, and how far each is off on its unseen part tells how well all
+disagree tells how little is known, and the error of each on its unseen part tells how well all
 of them do.
 """
 
@@ -231,7 +231,7 @@ def _descend(
             [own[torch.randint(len(own), (_BATCH,), generator=generator)] for own in seen]
         )
         batch = data.inputs[rows]
-        # Now and then the operator's name is hidden, so that one never seen has a fair answer.
+        # Now and then the operator's name is hidden, so that an unseen one gets a fair answer.
         hidden = torch.rand(NUM_MEMBERS, _BATCH, 1, generator=generator) < 0.02
         batch[..., -num_labels:] *= (~hidden).float()
         error = _forward(batch, weights, biases) - data.targets[rows]

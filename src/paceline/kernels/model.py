@@ -24,13 +24,13 @@ Origin = Literal["table", "mlp", "roofline"]
 Numbers: TypeAlias = float | npt.NDArray[np.float64]
 
 TABLE_UNCERTAINTY = 0.02
-"""Of a measured kernel: how far the sum of a step's kernels is off the real step (H200)."""
+"""Of a measured kernel: the error of the sum of a step's kernels against the real step (H200)."""
 ROOFLINE_UNCERTAINTY = 0.7
-"""Nobody measured anything like it: half to double."""
+"""Nothing similar was measured: half to double."""
 GOOD_EFFICIENCY = 0.8
 """The share of peak arithmetic that large convolutions and products reach on an older GPU."""
 CARRIED_UNCERTAINTY = 0.3
-"""Of an efficiency learnt on one device and carried to another."""
+"""Of an efficiency learned on one device and transferred to another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,11 @@ class KernelModel:
     ) -> npt.NDArray[np.float64]:
         """Seconds of each kernel, along the last axis.
 
-        ``arithmetic`` and ``memory`` are how many times as fast the device's arithmetic and memory
-        are taken to be; arrays give as many answers, which go before the kernels' axis.
+        Args:
+            kernels: The kernels to time.
+            arithmetic: How many times as fast the device's arithmetic is assumed to be. An array
+                gives one answer per element, along the axes before the kernels'.
+            memory: The same for the device's memory.
         """
         base = np.array([each.seconds for each in self.estimate(kernels)])
         if np.all(np.equal(arithmetic, 1.0)) and np.all(np.equal(memory, 1.0)):
@@ -102,7 +105,7 @@ class KernelModel:
         return np.asarray(_carried_s(base, flop, peak, faster, np.asarray(memory)[..., None]))
 
     def workspace_bytes(self, kernel: Kernel) -> int:
-        """What a kernel needs while it runs, beside operands and outputs; none if nobody knows."""
+        """The memory that a kernel needs besides operands and outputs; 0 if it is not known."""
         if self.fitted is None:
             return 0
         timing = self.table.get(kernel)

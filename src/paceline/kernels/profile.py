@@ -4,7 +4,7 @@ The file is gzip over lines of JSON, so that it can be read anywhere, appended t
 and shares nothing with pickle. An object states facts; later ones add to earlier ones. A list is
 one kernel: ``[op, arguments, outputs, math, seconds, workspace_bytes, sources]`` with ``seconds``
 null for one that is planned and not yet measured; a later line replaces an earlier one.
-docs/kernels.md describes every field.
+docs/reference/kernel-profile.md describes every field.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Timing:
     seconds: float | None
     """None if it is planned only."""
     workspace_bytes: int = 0
-    """Memory that it needs while it runs, beside its operands and outputs."""
+    """Memory that it needs while it runs, besides its operands and outputs."""
     sources: tuple[str, ...] = ()
     """The networks that it was taken from; none for a random neighbour."""
 
@@ -43,11 +43,6 @@ class Profile:
 
     facts: dict[str, Any] = field(default_factory=dict)
     timings: dict[Kernel, Timing] = field(default_factory=dict)
-
-    @property
-    def device_name(self) -> str:
-        """The device as paceline names it: "h200", "cpu"."""
-        return str(self.facts.get("device", "unknown"))
 
     def measured(self) -> dict[Kernel, Timing]:
         """The kernels with a time."""

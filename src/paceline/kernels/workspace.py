@@ -1,4 +1,4 @@
-"""Workspaces of kernels that were not measured: what the most alike measured ones needed."""
+"""Workspaces of kernels that were not measured: what the most similar measured ones needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WITH_WORKSPACE: tuple[FamilyName, ...] = (
     "attention",
     "layer_norm",
 )
-"""The families whose kernels may ask for much memory beside their operands."""
+"""The families whose kernels may need much memory besides their operands."""
 
 
 class Workspaces:

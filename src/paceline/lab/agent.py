@@ -18,7 +18,7 @@ from paceline.ending import end_quickly
 
 
 def main() -> None:
-    """Be torchrun; other exceptions, such as a failed rendezvous, keep their traceback."""
+    """Act as torchrun; other exceptions, such as a failed rendezvous, keep their traceback."""
     end_quickly()
     logging.disable(logging.ERROR)
     try:

@@ -1,4 +1,4 @@
-"""Asked-for against measured bandwidth of every link of a lab."""
+"""The bandwidth of every link of a lab: requested and measured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SECONDS_PER_CHUNK = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class LinkCheck:
-    """One link, from a node to the next: what was asked for and what came through."""
+    """One link, from a node to the next: the requested and the measured rate."""
 
     source: int
     target: int
@@ -27,17 +27,22 @@ class LinkCheck:
 
     @property
     def deviation(self) -> float:
-        """How far the measured rate is from the one asked for, relative to it."""
+        """The difference of the measured from the requested rate, relative to the latter."""
         return self.measured_bytes_per_s / self.asked_bytes_per_s - 1.0
 
     @property
     def is_within_tolerance(self) -> bool:
-        """Whether the lab does what it says."""
+        """Whether the lab emulates this link well enough."""
         return abs(self.deviation) <= TOLERANCE
 
 
 def check_links(cluster: Cluster, *, emulation: str = "auto") -> list[LinkCheck]:
-    """Emulate the cluster with one worker a node and measure each node's link to the next."""
+    """Emulate the cluster with one worker per node and measure each node's link to the next.
+
+    Args:
+        cluster: The cluster to emulate, with at least two nodes.
+        emulation: As for :class:`~paceline.lab.lab.Lab`.
+    """
     rates = link_rates_bytes_per_s(cluster)
     if len(rates) < 2:
         raise ValueError("a lab of one node has no link to check; give at least 2 nodes")
@@ -67,7 +72,7 @@ def check_links(cluster: Cluster, *, emulation: str = "auto") -> list[LinkCheck]
 
 
 def _with_one_worker(node: Node) -> Node:
-    """The node with its whole link in the hands of one worker."""
+    """The node with one worker that has the whole link."""
     rate = link_rate_bytes_per_s(node)
     link = node.between.replace(bandwidth_bytes_per_s=rate, shared=True)
     return node.replace(workers_per_node=1, between=link)

@@ -21,7 +21,7 @@ def end_with_parent(parent: int, signal_number: int) -> None:
     """Ask the kernel to send this process a signal when its parent ends (Linux; else nothing)."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
-        # The kernel tells of deaths to come. For a parent that is already dead, tell ourselves.
+        # The kernel reports only later deaths. If the parent is already dead, signal ourselves.
         if os.getppid() != parent:
             os.kill(os.getpid(), signal_number)
 

@@ -1,4 +1,4 @@
-"""A job on a lab: one torchrun agent a node, started, watched and ended together."""
+"""A job on a lab: one torchrun agent per node, started, watched and ended together."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _POLL_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seat:
+class JobNode:
     """Where one node's agent runs: its namespace (or none), address and number of workers."""
 
     namespace: str | None
     address: str
-    num_workers: int
+    workers_per_node: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class Job:
         self,
         command: Sequence[str],
         *,
-        seats: Sequence[Seat],
+        nodes: Sequence[JobNode],
         rendezvous_port: int,
         folder: Path,
         slow: Mapping[tuple[int, int], float],
@@ -71,9 +71,9 @@ class Job:
         # When all agents were last seen alive, or had ended by themselves.
         self._undisturbed_s = time.monotonic()
         try:
-            for index in range(len(seats)):
+            for index in range(len(nodes)):
                 worker = _worker_command(command, folder, slow)
-                arguments = _agent_command(index, seats, rendezvous_port, folder, worker)
+                arguments = _agent_command(index, nodes, rendezvous_port, folder, worker)
                 self._agents.append(
                     subprocess.Popen(
                         arguments,
@@ -125,7 +125,7 @@ class Job:
         return Failure(node=first["node"], worker=first["worker"], code=first["code"])
 
     def _look_for_killed_agent(self) -> None:
-        """Note the first agent that a signal ended which was not ours.
+        """Note the first agent that was ended by a signal of someone else.
 
         Its workers end with it, and what they say of that comes later.
         """
@@ -169,26 +169,26 @@ def _worker_command(
 
 def _agent_command(
     index: int,
-    seats: Sequence[Seat],
+    nodes: Sequence[JobNode],
     rendezvous_port: int,
     folder: Path,
     worker_command: Sequence[str],
 ) -> list[str]:
-    seat = seats[index]
+    node = nodes[index]
     enter = [
         *(sys.executable, "-m", "paceline.lab.enter"),
-        *(str(os.getpid()), seat.namespace or NO_NAMESPACE),
+        *(str(os.getpid()), node.namespace or NO_NAMESPACE),
     ]
     torchrun = [
         *(sys.executable, "-m", "paceline.lab.agent"),
-        f"--nnodes={len(seats)}",
-        f"--nproc-per-node={seat.num_workers}",
+        f"--nnodes={len(nodes)}",
+        f"--nproc-per-node={node.workers_per_node}",
         "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={seats[0].address}:{rendezvous_port}",
+        f"--rdzv-endpoint={nodes[0].address}:{rendezvous_port}",
         "--rdzv-id=paceline",
         # torchrun would compare host names, and all nodes of a lab have the same one.
         f"--rdzv-conf=is_host={int(index == 0)},join_timeout=120",
-        f"--local-addr={seat.address}",
+        f"--local-addr={node.address}",
         "--max-restarts=0",
         # By default torchrun leaves a folder behind in the system's temporary one.
         f"--log-dir={folder / f'torchrun{index}'}",

@@ -18,7 +18,7 @@ from typing import IO, Literal, Self
 
 from paceline.cluster import Cluster
 from paceline.lab import network, processes
-from paceline.lab.job import Job, Seat
+from paceline.lab.job import Job, JobNode
 from paceline.lab.layout import Slow, link_rates_bytes_per_s
 from paceline.lab.owner import is_orphan, new_lab_name
 from paceline.lab.signals import signals_as_exits
@@ -27,21 +27,25 @@ Emulation = Literal["namespaces", "software"]
 
 # torchrun's own default, which it announces on every start unless the variable is set.
 _THREADS = {"OMP_NUM_THREADS": "1"}
-# Gloo looks up the host name of every peer, in vain in a namespace, and says so each time.
+# Gloo looks up the host name of every peer; in a namespace that fails, with a warning each time.
 _QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 _PORT = 29400
 
 
 def choose_emulation(asked: str = "auto") -> Emulation:
-    """How this machine can emulate links: shaped by the kernel, or in software."""
+    """How this machine can emulate links: shaped by the kernel, or in software.
+
+    Args:
+        asked: ``"namespaces"``, ``"software"``, or ``"auto"``: namespaces where they are possible.
+    """
     if asked not in ("auto", "namespaces", "software"):
-        raise ValueError(f"--emulation {asked} is not known; use auto, namespaces or software")
+        raise ValueError(f"emulation {asked!r} is not known; use auto, namespaces or software")
     if asked == "software":
         return "software"
     possible = _kernel_can_shape()
     if asked == "namespaces" and not possible:
         raise ValueError(
-            "--emulation namespaces needs root on Linux and pyroute2 (pip install 'paceline[lab]')"
+            "emulation 'namespaces' needs root on Linux and pyroute2 (pip install 'paceline[lab]')"
         )
     return "namespaces" if possible else "software"
 
@@ -54,9 +58,9 @@ def _kernel_can_shape() -> bool:
 
 
 def describe_emulation(emulation: Emulation) -> str:
-    """One line for the user: what is real about this lab."""
+    """One line for the user: how this lab emulates links."""
     if emulation == "namespaces":
-        return "links shaped by the kernel, one network namespace a node"
+        return "links shaped by the kernel, one network namespace per node"
     return (
         "links emulated in software, inside paceline's teams; other traffic is not slowed "
         "(the kernel shapes links for root on Linux)"
@@ -64,7 +68,17 @@ def describe_emulation(emulation: Emulation) -> str:
 
 
 class Lab:
-    """An emulated cluster; a context manager. Removes what dead labs left before it starts."""
+    """An emulated cluster on this machine, to be used as a context manager.
+
+    When it starts, it first removes what labs left behind whose process died.
+
+    Args:
+        cluster: Which nodes, workers and links to emulate; :func:`~paceline.lab.layout.lay_out`
+            makes one.
+        slow: Workers to slow down: a factor for each (node, worker), both counted from 0.
+        emulation: How links are emulated: ``"namespaces"`` (by the kernel; root on Linux),
+            ``"software"`` (inside paceline's teams), or ``"auto"``.
+    """
 
     def __init__(
         self, cluster: Cluster, *, slow: Slow | None = None, emulation: str = "auto"
@@ -75,7 +89,7 @@ class Lab:
         self._rates = link_rates_bytes_per_s(cluster)
         self._name = new_lab_name()
         self._folder = Path(tempfile.gettempdir(), self._name)
-        self._seats: list[Seat] = []
+        self._nodes: list[JobNode] = []
         self._resources = contextlib.ExitStack()
         self._num_jobs = 0
 
@@ -93,8 +107,8 @@ class Lab:
                 building.callback(processes.end_processes, self._name)
                 namespaces = [None] * len(self._rates)
                 addresses = [_loopback_address(i) for i in range(len(namespaces))]
-            self._seats = [
-                Seat(namespace=namespace, address=address, num_workers=num_workers)
+            self._nodes = [
+                JobNode(namespace=namespace, address=address, workers_per_node=num_workers)
                 for namespace, address, num_workers in zip(
                     namespaces, addresses, self.cluster.workers_per_node, strict=True
                 )
@@ -117,9 +131,13 @@ class Lab:
         environment: Mapping[str, str] | None = None,
         output: IO[str] | None = None,
     ) -> Job:
-        """Start a command on every worker. One job at a time; wait for it before the next.
+        """Start a command on every worker. Wait for the job before you start the next.
 
-        ``python`` is the one that paceline itself runs on, whatever the shell would find.
+        Args:
+            command: The program and its arguments. ``python`` is the interpreter that paceline
+                itself runs on.
+            environment: Variables to set for the workers.
+            output: Where the workers' output goes; by default where this process writes.
         """
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         if shutil.which(command[0], path=path) is None:
@@ -132,7 +150,7 @@ class Lab:
         self._num_jobs += 1
         return Job(
             command,
-            seats=self._seats,
+            nodes=self._nodes,
             rendezvous_port=_PORT if self.emulation == "namespaces" else _free_port(),
             folder=folder,
             slow=self._slow,
@@ -149,7 +167,16 @@ class Lab:
         environment: Mapping[str, str] | None = None,
         output: IO[str] | None = None,
     ) -> int:
-        """Run a command on every worker; the exit code of the first that failed, or 0."""
+        """Run a command on every worker and wait for it.
+
+        Args:
+            command: The program and its arguments.
+            environment: Variables to set for the workers.
+            output: Where the workers' output goes; by default where this process writes.
+
+        Returns:
+            The exit code of the first worker that failed, or 0.
+        """
         return self.start(command, environment=environment, output=output).wait()
 
     def _own_environment(self, folder: Path) -> dict[str, str]:
@@ -172,7 +199,7 @@ class Lab:
 
 
 def sweep() -> None:
-    """Remove what labs left whose owner died: namespaces, processes, folders."""
+    """Remove what labs left behind whose process died: namespaces, processes, folders."""
     processes.end_orphans()
     if _kernel_can_shape():
         network.sweep()

@@ -1,4 +1,4 @@
-"""What a lab emulates, put together from a cluster and the changes asked for."""
+"""What a lab emulates: a cluster, with the changes that were asked for."""
 
 from __future__ import annotations
 
@@ -21,9 +21,13 @@ def lay_out(
     workers: str | None = None,
     link: str | None = None,
 ) -> Cluster:
-    """A cluster to emulate: a preset or a file, with other numbers where they are given.
+    """A cluster to emulate: a preset or a file, with some numbers changed.
 
-    ``workers`` is a number for every node, or one for each, as in ``"2,1"``.
+    Args:
+        cluster: A built-in cluster or the path of a TOML file; by default ``"lab-2x2"``.
+        nodes: The number of nodes.
+        workers: Workers per node: one number for all nodes, or one for each, as in ``"2,1"``.
+        link: The rate of each node's link to the others, as in ``"100 Mbit/s"``.
     """
     layout = load_cluster(cluster or DEFAULT_CLUSTER)
     counts = _worker_counts(workers)
@@ -74,7 +78,12 @@ def _with_unequal_workers(layout: Cluster, counts: Sequence[int]) -> Cluster:
 
 
 def parse_slow(texts: Sequence[str], layout: Cluster) -> dict[tuple[int, int], float]:
-    """Slow workers from ``NODE:WORKER=FACTOR``, checked against the cluster they are in."""
+    """Slow workers from the command line, checked against the cluster they are in.
+
+    Args:
+        texts: Each ``NODE:WORKER=FACTOR``, or several with commas between.
+        layout: The cluster that is emulated.
+    """
     slow: dict[tuple[int, int], float] = {}
     for text in ",".join(texts).split(",") if texts else []:
         try:
@@ -98,7 +107,7 @@ def parse_slow(texts: Sequence[str], layout: Cluster) -> dict[tuple[int, int], f
 
 
 def link_rate_bytes_per_s(node: Node) -> float:
-    """The rate of a node's link: that of all its workers' links, if each has its own."""
+    """The rate of a node's link: the sum over its workers, if each has a link of its own."""
     return node.between.bandwidth_bytes_per_s * (
         1 if node.between.shared else node.workers_per_node
     )

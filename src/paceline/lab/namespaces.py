@@ -1,4 +1,4 @@
-"""Makes and removes an emulated network: a namespace a node, joined by a bridge, links shaped.
+"""Makes and removes an emulated network: a namespace per node, a bridge, and shaped links.
 
 Nothing is created in the machine's own namespace: the bridge lives in a namespace too (the
 "switch"), so that labs cannot collide with each other or with the machine's networks.
@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pyroute2 import NetNS, netns
 
 from paceline.lab.owner import is_orphan, new_lab_name
@@ -104,11 +105,11 @@ def _processes_in(name: str) -> list[int]:
     except FileNotFoundError:
         return []
     found = []
-    for entry in Path("/proc").glob("[0-9]*"):
+    for pid in psutil.pids():
         # A zombie has left its namespaces, and a process may end while we look.
         with contextlib.suppress(OSError):
-            if os.path.samestat((entry / "ns" / "net").stat(), namespace):
-                found.append(int(entry.name))
+            if os.path.samestat(Path(f"/proc/{pid}/ns/net").stat(), namespace):
+                found.append(pid)
     return found
 
 

@@ -1,7 +1,7 @@
 """The emulated network of one lab, as the lab sees it.
 
 The kernel work is done by :mod:`paceline.lab.namespaces` in a process of its own: it forks, and a
-fork in a process with threads (torch's, a progress bar's) may hang for ever.
+fork in a process with threads (torch's, a progress bar's) may hang forever.
 """
 
 from __future__ import annotations

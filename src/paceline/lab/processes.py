@@ -11,7 +11,8 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
+
+import psutil
 
 from paceline.lab.owner import is_orphan
 
@@ -43,14 +44,12 @@ def kill_all(find: Callable[[], list[int]]) -> None:
 
 
 def _processes(is_wanted: Callable[[str], bool]) -> list[int]:
-    """Processes whose lab's name is wanted; none where there is no /proc."""
-    key = f"{ENVIRONMENT_VARIABLE}=".encode()
+    """Processes whose lab's name is wanted."""
     found = []
-    for entry in Path("/proc").glob("[0-9]*"):
+    for process in psutil.process_iter():
         # A process may end while we look, and others' environments are not ours to read.
-        with contextlib.suppress(OSError):
-            variables = (entry / "environ").read_bytes().split(b"\0")
-            names = [text.removeprefix(key).decode() for text in variables if text.startswith(key)]
-            if any(map(is_wanted, names)):
-                found.append(int(entry.name))
+        with contextlib.suppress(psutil.Error, OSError):
+            name = process.environ().get(ENVIRONMENT_VARIABLE)
+            if name is not None and is_wanted(name):
+                found.append(process.pid)
     return found

@@ -1,4 +1,4 @@
-"""How a lab takes signals: they unwind the stack while it stands, and wait while it is removed."""
+"""How a lab handles signals: they unwind the stack, but are deferred while it is removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures what computing and communication cost each other when they run side by side."""
+"""Measures how much computing and communication slow each other down."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
+import psutil
 import torch
 
 from paceline.teams.backend import device_in_use
+from paceline.teams.host import machine
 from paceline.teams.workers import Workers
 
 _MESSAGE_BYTES = 4 << 20
 _COMMUNICATE_S = 0.6
-# Where workers share cores, an all-reduce beside computing can take thirty times as long.
-_BESIDE_S = 0.06
+# Where workers share cores, an all-reduce can take thirty times as long while they compute.
+_OVERLAPPED_S = 0.06
 _COMPUTE_S = 0.4
 _LONGEST_S = 0.25
 _ROUNDS = 3
@@ -30,7 +31,7 @@ _LEAST_BUSY_FACTOR = 1.1
 
 @dataclass(frozen=True, kw_only=True)
 class Contention:
-    """What computing and a team's all-reduces cost each other."""
+    """How much computing and a team's all-reduces slow each other down."""
 
     interference: float
     """The share of its speed that computing loses while all-reduces are under way."""
@@ -43,8 +44,10 @@ def measure_contention(
 ) -> Contention:
     """Compute, communicate, and do both at once. All workers call it, and get the same answer.
 
-    ``unit`` is a piece of computing, such as a step of training. Across, one worker of each node
-    communicates.
+    Args:
+        unit: A piece of computing, such as a step of training.
+        workers: The teams of this job.
+        team: Who communicates; of ``"across"``, one worker of each node.
     """
     own = getattr(workers, team)
     is_member = team != "across" or workers.node.rank == 0
@@ -69,7 +72,7 @@ def measure_contention(
         return lambda: all_reduce(count)
 
     shares = [_lost_share(unit, communicate(_COMMUNICATE_S), workers) for _ in range(_ROUNDS)]
-    factors = [_stretched(unit, communicate(_BESIDE_S), workers) for _ in range(_ROUNDS)]
+    factors = [_stretched(unit, communicate(_OVERLAPPED_S), workers) for _ in range(_ROUNDS)]
     # A worker that is alone in its node has nothing to tell about the inside of nodes.
     is_counted = is_member and own.size > 1
     num_counted = workers.world.agree(float(is_counted), "sum")
@@ -90,11 +93,11 @@ def _lost_share(
     """The share of its speed that computing loses while others communicate."""
     on_gpu = device_in_use().type == "cuda"
     num_computing = 0 if on_gpu else _num_workers_here(workers) * torch.get_num_threads()
-    # Where workers have to share cores, who gets them when is for the scheduler to say: what
-    # communication needs of the cores tells more than what was computed beside it.
+    # Where workers share cores, the scheduler decides who gets them when: how much of the cores
+    # communication needs tells more than how much was computed meanwhile.
     if num_computing > (os.cpu_count() or 1):
         return _lost_to_cores(communicate, num_computing, workers)
-    return _lost_beside(unit, communicate, workers)
+    return _lost_while_overlapping(unit, communicate, workers)
 
 
 def _stretched(
@@ -106,14 +109,14 @@ def _stretched(
     alone_s = world.agree(communicate(), "max")
     took_s = 0.0
 
-    def beside() -> None:
+    def overlapped() -> None:
         nonlocal took_s
         took_s = communicate()
-        # Those of a node who have nothing to say compute until the others have said it.
+        # Workers that do not communicate compute until those of their node have finished.
         workers.background.node.agree(0.0)
 
     world.agree(0.0)
-    pending = workers.background.run(beside, device=device_in_use())
+    pending = workers.background.run(overlapped, device=device_in_use())
     while not pending.done():
         unit()
     pending.wait()
@@ -121,7 +124,7 @@ def _stretched(
 
 
 def _lost_to_cores(communicate: Callable[[], float], num_computing: int, workers: Workers) -> float:
-    """Communication takes cores, which ``num_computing`` threads that share them then miss."""
+    """The share of their cores that ``num_computing`` threads lose to communication."""
     cores = float(os.cpu_count() or 1)
     workers.world.agree(0.0)
     busy_s, begun = _busy_s(), time.perf_counter()
@@ -132,36 +135,35 @@ def _lost_to_cores(communicate: Callable[[], float], num_computing: int, workers
 
 def _busy_s() -> float:
     """Seconds that this machine's cores have worked so far, for programs and in the kernel."""
-    user, nice, system, _idle, _iowait, irq, softirq, *_ = map(
-        int, Path("/proc/stat").read_text("ascii").split("\n", 1)[0].split()[1:]
-    )
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+    times = psutil.cpu_times()
+    # Only Linux counts interrupts apart.
+    states = ("user", "nice", "system", "irq", "softirq")
+    return sum(float(getattr(times, state, 0.0)) for state in states)
 
 
 def _num_workers_here(workers: Workers) -> int:
     """Workers of this job on this machine, which may be several nodes of a lab."""
-    name = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")
-    own = torch.tensor([zlib.crc32(name.encode())], dtype=torch.int64)
+    own = torch.tensor([zlib.crc32(machine().encode())], dtype=torch.int64)
     everyone = torch.zeros(workers.world.size, dtype=torch.int64)
     workers.world.all_gather(everyone, own).wait()
     return int((everyone == own).sum())
 
 
-def _lost_beside(
+def _lost_while_overlapping(
     unit: Callable[[], None], communicate: Callable[[], float], workers: Workers
 ) -> float:
-    """What computing loses beside communication, over what that takes by itself."""
+    """The time that computing loses to communication, over what communication takes alone."""
     workers.world.agree(0.0)
     num_units, took_s = _computed(unit, lambda seconds: seconds > _COMPUTE_S)
     unit_s = took_s / num_units
     workers.world.agree(0.0)
     free_s = communicate()
 
-    def beside() -> None:
+    def overlapped() -> None:
         communicate()  # the team is the main program's, but nobody else uses it meanwhile
 
     workers.world.agree(0.0)
-    pending = workers.background.run(beside, device=device_in_use())
+    pending = workers.background.run(overlapped, device=device_in_use())
     num_units, took_s = _computed(unit, lambda _: pending.done())
     return (took_s - num_units * unit_s) / free_s
 

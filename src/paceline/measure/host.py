@@ -18,16 +18,17 @@ from paceline.zoo import model_names
 
 _BUSY_NAMES = ("vgg16", "resnet18", "resnet50", "mobilenet-v2", "convnext-t", "vit-b16")
 _BUSY_BATCH = 64
-# Seconds a step on a CPU: nothing to learn the host's pace from.
+# Seconds per step on a CPU: they tell nothing about the host's pace.
 _LARGE = ("vgg16", "resnet152", "vit-b16", "gpt2", "gpt2-medium", "bert-base")
 
 
 def measure_dispatch(
     kernels: Iterable[Kernel], timer: Timer
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Seconds a bare call by operator, from the smallest kernel of each; and of a listed tensor.
+    """Seconds per bare call of each operator, from its smallest kernel, and per listed tensor.
 
-    Beside it, what went wrong by operator: those are left out, and predicted to cost the median.
+    Also returns what went wrong, by operator. Those operators are left out; the median is assumed
+    for them.
     """
     smallest: dict[str, Kernel] = {}
     for kernel in kernels:

@@ -1,7 +1,7 @@
 """A timer in a process of its own.
 
 A kernel that reads where it must not leaves CUDA unusable for its whole process. Thousands of
-kernels are timed in a row, some of shapes that nobody ever ran; one such must not end the run.
+kernels are timed in a row, some with shapes that no network uses; one of them must not end the run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Train the networks of a profile."""
+"""Trains the networks of a profile."""
 
 from __future__ import annotations
 
@@ -37,11 +37,19 @@ def fit_profile(
     seed: int = 0,
     start: FittedModel | None = None,
 ) -> FittedModel:
-    """Fit a profile; nothing of the networks in ``without`` is used (to test on them).
+    """Train the networks of a profile and fit the host's costs.
 
-    ``start`` is a model of another device. A family is then learned twice, from nothing and going
-    on from there, and what does better on kernels that it has not seen is kept: of few kernels that
-    is mostly the latter. The same profile, seed and number of threads give the same model.
+    The same profile, seed and number of threads give the same model.
+
+    Args:
+        profile: The measured kernels and the machine's facts.
+        report: Called with what is being done, how much of it is done, and how much there is.
+        without: Networks of the zoo whose kernels and steps are not used, to test on them.
+        num_steps: Training steps for each family.
+        seed: Of the first weights and the batches.
+        start: A model of another device. Each family is then trained twice, from random weights
+            and from this model's; the one with the smaller error on unseen kernels is kept. With
+            few kernels that is mostly the latter.
     """
     timings = {
         kernel: timing
@@ -161,9 +169,9 @@ def _fit_gap_s(
 
 
 def _dispatch_s(profile: Profile) -> dict[str, float]:
-    """Seconds a bare call by operator, as far as that can be told from what it computes.
+    """Seconds per bare call of each operator, as far as they can be told from what it computes.
 
-    An operator that is left out is predicted to cost the median.
+    For an operator that is left out, the median is assumed.
     """
     dispatch_s: dict[str, float] = profile.facts["host"]["dispatch_s"]
     if profile.facts.get("device_type") != "cpu":

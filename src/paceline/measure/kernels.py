@@ -1,4 +1,4 @@
-"""Measure the kernels of the present device and write them into a profile."""
+"""Measures the kernels of this machine's device and writes them into a profile."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from paceline.version import __version__
 Report = Callable[[str, int, int], None]
 """What is going on, how much of it is done, how much there is."""
 _FLUSH_S = 5.0
+_CPU_INFO = Path("/proc/cpuinfo")
 
 
 def settings_for(device: str) -> PlanSettings:
@@ -97,11 +98,15 @@ def measure_kernels(
     steps: Sequence[Step] = (),
     draw: Callable[[], Profile] | None = None,
 ) -> Profile:
-    """Time what the profile at ``path`` plans; begin a new one if there is none.
+    """Time the kernels that a profile plans. Called again, it continues where it stopped.
 
-    ``draw`` makes the plan of a new one; without it, :func:`built_in_plan` does. The kernels of
-    ``steps`` come first, so that a prediction of them finds all in the table. Stops when everything
-    is measured or the budget is spent; called again, it goes on.
+    Args:
+        path: The profile. If there is none, a new one is planned.
+        device: ``"cuda"`` or ``"cpu"``.
+        budget_s: How long to time kernels; the host's costs are measured afterwards.
+        report: Called with what is being done, how much of it is done, and how much there is.
+        steps: Steps whose kernels are timed first, so that a prediction finds all of them.
+        draw: Makes the plan of a new profile; by default :func:`built_in_plan`.
     """
     timer = make_timer(device)
     if path.exists():
@@ -123,7 +128,7 @@ def measure_kernels(
     if "steps" not in profile.facts:
         profile.facts |= _step_facts(timer.device.type, report)
         append(path, profile.facts, {})
-    profile.save(path)  # one line a kernel, in place of plan and appended results
+    profile.save(path)  # one line per kernel, in place of plan and appended results
     return profile
 
 
@@ -237,7 +242,7 @@ def _time_all(profile: Profile, path: Path, timer: Timer, budget_s: float, repor
 
 def _cpu_model() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        lines = _CPU_INFO.read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor() or "unknown"
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

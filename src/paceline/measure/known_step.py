@@ -12,7 +12,12 @@ from paceline.steps import Step, capture_step
 
 
 def known_step(step: Step, device: str) -> KnownStep:
-    """A step whose model and batch are on the present device, and its time on a ``device``."""
+    """A step that runs here, and how long it takes by the profile of a device.
+
+    Args:
+        step: A step whose model and batch are on this machine's device.
+        device: The name of the device whose profile says how long the step takes.
+    """
     cost = compute_cost(capture_step(step), load_kernel_model(device))
     train = training_loop(step)
 

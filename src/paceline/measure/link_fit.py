@@ -1,9 +1,8 @@
-"""Fits a model's few constants to measured times."""
+"""Fits the few constants of a cost formula to measured times."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +16,8 @@ _WORTH_A_CONSTANT = 1.2
 # Noise can ask for a time that grows with √n alone, which is no link: bandwidth and half_bytes
 # would then rise together without end.
 _MOST_HALF_BYTES = 2.0**22
-# Times that hardly grow with size, be it for noise, would ask for a bandwidth without end. A link
-# counts as this much faster than its best time at most: less of a time than that is not seen.
+# Times that barely grow with size, if only from noise, would ask for an infinite bandwidth. A link
+# is assumed to be at most this many times as fast as its best time: a smaller share is not visible.
 _MOST_OVER_APPARENT = 20.0
 
 
@@ -38,7 +37,12 @@ def fit_route(
 ) -> Route:
     """The route for which ``predict`` comes closest to the measured times.
 
-    ``half_bytes`` stays 0 where latency and bandwidth explain the times about as well alone.
+    ``half_bytes`` stays 0 where latency and bandwidth alone explain the times about as well.
+
+    Args:
+        predict: The predicted times over a route, one for each measured time.
+        times_s: The measured times.
+        weights: How much each time counts; by default all alike.
     """
 
     def route(constants: Array) -> Route:
@@ -72,7 +76,17 @@ def fit_constants(
     *,
     weights: Sequence[float] | None = None,
 ) -> Array:
-    """Positive constants with the least mean error, found from ``start``."""
+    """Positive constants with the least mean error.
+
+    Args:
+        predict: The predicted times for given constants.
+        start: Where the search starts.
+        measured_s: The measured times.
+        weights: How much each time counts; by default all alike.
+    """
+
+    # Here and not above: scipy's optimisers are slow to import.
+    from scipy.optimize import minimize
 
     def cost(logarithms: Array) -> float:
         return mean_error(predict(np.exp(logarithms)), measured_s, weights)
@@ -80,38 +94,7 @@ def fit_constants(
     best = np.log(np.asarray(start, dtype=np.float64))
     # A simplex can collapse before it is there; a fresh one goes on.
     for size in (1.0, 0.3, 0.1):
-        best = _descend(cost, best, size)
+        simplex = np.vstack([best, best + size * np.eye(len(best))])
+        options = {"initial_simplex": simplex, "fatol": 1e-9, "xatol": np.inf}
+        best = minimize(cost, best, method="Nelder-Mead", options=options).x
     return np.exp(best)
-
-
-def _descend(cost: Callable[[Array], float], start: Array, size: float) -> Array:
-    """Nelder and Mead's simplex ("A simplex method for function minimization", 1965)."""
-    points: list[Any] = [start, *(start + size * axis for axis in np.eye(len(start)))]
-    simplex = [(cost(point), point) for point in points]
-    for _ in range(200 * len(start)):
-        simplex.sort(key=lambda item: item[0])
-        if simplex[-1][0] - simplex[0][0] < 1e-9:
-            break
-        centre = np.mean([point for _, point in simplex[:-1]], axis=0)
-        worst = simplex[-1][1]
-
-        def along(
-            distance: float, centre: Array = centre, worst: Array = worst
-        ) -> tuple[float, Array]:
-            point = centre + distance * (centre - worst)
-            return cost(point), point
-
-        reflected = along(1.0)
-        if reflected[0] < simplex[0][0]:
-            simplex[-1] = min(along(2.0), reflected, key=lambda item: item[0])
-        elif reflected[0] < simplex[-2][0]:
-            simplex[-1] = reflected
-        else:
-            contracted = along(0.5 if reflected[0] < simplex[-1][0] else -0.5)
-            if contracted[0] < simplex[-1][0]:
-                simplex[-1] = contracted
-            else:
-                best = simplex[0][1]
-                halfway = [best + (point - best) / 2 for _, point in simplex[1:]]
-                simplex = [simplex[0], *((cost(point), point) for point in halfway)]
-    return np.asarray(min(simplex, key=lambda item: item[0])[1])

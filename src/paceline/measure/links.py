@@ -72,9 +72,16 @@ class MeasuredLink:
 def measure_links(
     workers: Workers, *, sizes_bytes: Sequence[int] = SIZES_BYTES
 ) -> list[MeasuredLink]:
-    """The links of this job that have two ends: inside the nodes, between them, or both.
+    """Measure the links of this job: inside the nodes, between them, or both.
 
     All workers call it, and all get the same answer.
+
+    Args:
+        workers: The teams of this job, as :func:`paceline.find_workers` returns them.
+        sizes_bytes: The sizes of the messages to time; at least three.
+
+    Returns:
+        One link for each place that has at least two workers to connect.
     """
     measured = []
     size = max(workers.node_sizes)
@@ -101,7 +108,15 @@ def measured_cluster(
     workers: MeasuredWorkers | None = None,
     name: str = "measured",
 ) -> Cluster:
-    """The cluster of a job: its nodes and measured links, and everything else from ``base``."""
+    """The cluster of a job: its nodes and measured links, and everything else from ``base``.
+
+    Args:
+        base: The cluster whose device, prices and unmeasured links are taken over.
+        node_sizes: Workers per node, node by node.
+        measured: What :func:`measure_links` returned.
+        workers: What :func:`~paceline.measure.workers.measure_workers` returned, if it was called.
+        name: The name of the new cluster.
+    """
     links = {one.place: one.link for one in measured}
     own = f"measured by 'paceline measure links'; whatever was not is from {base.name}"
     kind = base.node_kinds[0].replace(source=own, **links)
@@ -137,11 +152,17 @@ def _with_contention(
 
 
 def time_collective_s(team: Team, kind: CollectiveKind, num_bytes: int) -> float:
-    """The median over repeats of the slowest worker's time. All members of the team call it."""
+    """The median over repeats of the slowest worker's time. All members of the team call it.
+
+    Args:
+        team: Who communicates.
+        kind: ``"all_reduce"`` or ``"broadcast"``.
+        num_bytes: The size of the tensor.
+    """
     tensor = torch.zeros(num_bytes // 4, device=device_in_use())
     in_a_row = max(1, min(_MOST_IN_A_ROW, _BYTES_IN_A_ROW // num_bytes))
     # The first call opens connections; the second tells how often there is time to repeat. What
-    # takes a second hardly varies, and small messages, which do, can be repeated often.
+    # takes a second varies little; small messages vary more, and can be repeated often.
     _row_s(team, kind, tensor, 1)
     first_s = _row_s(team, kind, tensor, in_a_row)
     repeats = min(_MOST_REPEATS, round(_SECONDS_PER_SIZE / first_s))
@@ -152,7 +173,7 @@ def time_collective_s(team: Team, kind: CollectiveKind, num_bytes: int) -> float
 def _times_s(name: _TeamName, workers: Workers, sizes_bytes: Sequence[int]) -> _Times:
     """Seconds by kind and size in the slowest of the teams of a name; all workers get them."""
     team = getattr(workers, name)
-    # One worker of each node talks across; the others only hear how long it took.
+    # One worker of each node communicates; the others are only told how long it took.
     is_member = name != "across" or workers.node.rank == 0
     kinds: tuple[CollectiveKind, ...] = (
         ("all_reduce",) if name == "world" else ("all_reduce", "broadcast")
@@ -189,15 +210,15 @@ def _is_shared(workers: Workers, num_bytes: int) -> bool:
     count = max(2, min(8, round(_SECONDS_PER_SIZE / workers.world.agree(first_s, "max"))))
     tensor = torch.zeros(num_bytes // 4, device=device_in_use())
 
-    def several_s(*, all_talk: bool) -> float:
+    def several_s(*, all_communicate: bool) -> float:
         workers.world.agree(0.0)
         start = time.perf_counter()
-        for _ in range(count if all_talk or is_first else 0):
+        for _ in range(count if all_communicate or is_first else 0):
             _row_s(workers.across, "all_reduce", tensor, 1)
         return workers.world.agree(time.perf_counter() - start, "max")
 
-    alone_s = several_s(all_talk=False)
-    return several_s(all_talk=True) > _SHARED_FROM * alone_s
+    alone_s = several_s(all_communicate=False)
+    return several_s(all_communicate=True) > _SHARED_FROM * alone_s
 
 
 def _fit(
@@ -230,8 +251,8 @@ def _fit(
     route = fit_route(
         lambda route: np.array(predict(route))[is_fitted],
         list(measured_s[is_fitted]),
-        # Training sends megabytes: what they take counts for more than a message of a few KiB,
-        # whose time hangs on when a process is woken up.
+        # Training sends megabytes, so they weigh more than a message of a few KiB, whose time
+        # depends on when a process is woken up.
         weights=[math.sqrt(size) for _, kind, size in times_s if kind == "all_reduce"],
     )
     link = Link(

@@ -1,4 +1,4 @@
-"""Random modules beside convolutions: products, norms, attention, optimizers and the rest."""
+"""Random modules other than convolutions: products, norms, attention, optimizers and the rest."""
 
 from __future__ import annotations
 

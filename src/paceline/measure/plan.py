@@ -32,7 +32,7 @@ class PlanSettings:
     num_neighbours: int
     """Random modules in all, each of several kernels."""
     max_neighbours_in_family: int
-    """Nearly every module has something pointwise beside what it is there for."""
+    """Nearly every module also has pointwise kernels, which would outnumber all others."""
     max_flop: float
     max_bytes: float
     seed: int = 0

@@ -1,4 +1,4 @@
-"""Run a step for real on the present device, and time it."""
+"""Runs a step for real, on the device where its model is, and times it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from paceline.steps.step import AUTOCAST_DTYPES, Step, tensors_in
+from paceline.steps.step import AUTOCAST_DTYPES, Step
+from paceline.steps.tensors import tensors_in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,13 @@ class StepMeasured:
 
 
 def measure_step(step: Step, *, rounds: int = 5, target_s: float = 0.3) -> StepMeasured:
-    """Train a few steps on the device where the step's model is, and time them."""
+    """Train a few steps on the device where the step's model is, and time them.
+
+    Args:
+        step: A step whose model and batch are on the same device.
+        rounds: How often to time; the median counts.
+        target_s: How long a round should take.
+    """
     run = training_loop(step)
     device = next(step.model.parameters()).device
     wait: Callable[[], Any] = torch.cuda.synchronize if device.type == "cuda" else _nothing

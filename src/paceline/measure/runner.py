@@ -1,4 +1,4 @@
-"""Run a kernel for real: make its operands of random data, and call its operator."""
+"""Runs a kernel for real: makes its operands from random data, and calls its operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time kernels on the present device, each on its own."""
+"""Times kernels on this machine's device, each on its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NUM_ISSUED = 60  # calls in a row
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A kernel's time and the memory it needs beside its operands."""
+    """A kernel's time, and the memory it needs in addition to its operands."""
 
     seconds: float
     workspace_bytes: int
@@ -86,7 +86,7 @@ class CudaTimer:
         return run, host_s, max(peak - max(before, after), 0)
 
     def _round(self, runs: list[Run], repeats: int, host_s: float) -> float:
-        """Seconds a call on the device."""
+        """Seconds per call on the device."""
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         # The device sleeps until the host has queued every call.
         torch.cuda._sleep(int(self._cycles_per_s * (host_s * repeats * 1.2 + 3e-5)))  # type: ignore[no-untyped-call]

@@ -29,16 +29,17 @@ class MeasuredWorkers:
     """What the workers of a job cost each other."""
 
     slowdown: float
-    """How many times as long workers compute, when all of them do, as their device's profile says;
-    of a device without a profile: as one worker alone."""
+    """How many times as long workers compute, when all of them do, as their device's profile says,
+    or as one worker alone if the device has no profile."""
     jitter: float
     """How much a worker's time for the same work varies: its standard deviation over its mean."""
     inside: Contention | None = None
-    """What computing and the node's all-reduces cost each other; None where nobody talks."""
+    """How much computing and a node's all-reduces slow each other down; None if nodes have one
+    worker."""
     between: Contention | None = None
-    """The same of all-reduces of all workers of all nodes."""
+    """The same for all-reduces of all workers of all nodes; None if there is one node."""
     lone: Contention | None = None
-    """The same of those of one worker of each node; None where nodes have one."""
+    """The same for all-reduces of one worker of each node; None if nodes have one worker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +55,10 @@ def measure_workers(
 ) -> MeasuredWorkers:
     """Compute alone, together, and while communicating. All workers call it, all get the answer.
 
-    ``device`` is what the workers are said to be. If its profile comes with paceline, they are
-    compared with that: by ``step``, the very one that is to be predicted, or else by kernels.
+    Args:
+        workers: The teams of this job.
+        device: The workers' device. If its profile comes with paceline, they are compared with it.
+        step: The step to compare by: the one that is to be predicted. By default, some kernels.
     """
     unit = _probe() if step is None else step.run
     _probed(unit)
@@ -165,7 +168,7 @@ def _reference(device: str) -> dict[Kernel, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Probed:
-    """Seconds a unit: on the clock, and of the processor (of a GPU: the clock again)."""
+    """Seconds per unit: on the clock, and of the processor (of a GPU: the clock again)."""
 
     took_s: float
     used_s: float

@@ -16,7 +16,8 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from paceline.strategies import strategy_class, strategy_names
+from paceline.strategies import make_strategy, strategy_names
+from paceline.suggestion import suggestion
 from paceline.teams import Team, Workers
 from paceline.teams.emulated import EmulatedTeam
 from paceline.teams.group import GroupTeam
@@ -116,11 +117,10 @@ class StrategyEntry(Entry):
 
     def __init__(self, name: str, start: Start) -> None:
         super().__init__(start.model, start.optimizer)
-        options = dict(start.options)
-        # A race knows its length, and a strategy with phases wants to.
-        if "total_steps" in strategy_class(name).options_type.model_fields:
-            options.setdefault("total_steps", start.num_steps)
-        self._pace = attach(start.model, start.optimizer, name, workers=start.workers, **options)
+        strategy = make_strategy(name, **start.options)
+        if strategy.schedule().wants_length:
+            strategy.set_run_length(start.num_steps)
+        self._pace = attach(start.model, start.optimizer, strategy, workers=start.workers)
 
     def after_step(self) -> None:
         """The strategy counts its own waiting."""
@@ -141,7 +141,7 @@ def make_ddp(start: Start) -> Entry:
 
 
 def make_floor(start: Start) -> Entry:
-    """DDP inside each node and nothing between nodes: what no strategy can beat."""
+    """DDP inside each node and nothing between nodes: the lower bound for every strategy."""
     return DdpEntry(start, start.workers.node)
 
 
@@ -166,6 +166,6 @@ def entry_maker(name: str) -> EntryMaker:
     makers = {**_BASELINES, **PEERS}
     if name not in makers:
         raise ValueError(
-            f"there is no strategy {name!r} to race; known are {', '.join(entry_names())}"
+            f"there is no strategy {name!r} to race: {suggestion(name, entry_names())}"
         )
     return makers[name]

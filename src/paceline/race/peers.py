@@ -48,7 +48,7 @@ def make_ddp_powersgd(start: Start) -> Entry:
         process_group=None, matrix_approximation_rank=1, start_powerSGD_iter=_WARM_UP_STEPS
     )
     # One bucket: the hook starts later collectives of a bucket from Gloo's threads, and with
-    # several buckets the workers meet in different ones and abort.
+    # several buckets, workers reach different ones at the same time and abort.
     return DdpEntry(
         start,
         start.workers.world,
@@ -68,7 +68,6 @@ class _AveragerEntry(DdpEntry):
             process_group=None, subgroup=node.group, start_localSGD_iter=_WARM_UP_STEPS
         )
         super().__init__(start, start.workers.world, hook=post_localSGD_hook, state=state)
-        self._averager = averager
         inner = averager.average_parameters
 
         def timed_average(params: Any) -> None:
@@ -199,7 +198,6 @@ class _TorchftEntry(DdpEntry):
         )
         self._algorithm = make(self._manager)
         self._algorithm.__enter__()
-        self._average_s = 0.0
         self._start = start
         inner = self._manager.should_commit
 

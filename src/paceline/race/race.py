@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,7 @@ from paceline.cluster import Cluster
 from paceline.lab.lab import Emulation, Lab
 from paceline.lab.layout import Slow
 from paceline.race.task import RaceSettings, Task
-
-DEFAULT_ENTRIES = ("ddp", "floor")
+from paceline.strategies import Strategy, name_and_options
 
 # Called with an entry's name and what its first worker last reported.
 OnProgress = Callable[[str, dict[str, Any]], None]
@@ -42,7 +41,7 @@ class Race:
 
 def run_race(
     cluster: Cluster,
-    entries: Sequence[str],
+    entries: Sequence[str | Strategy],
     settings: RaceSettings,
     *,
     folder: Path,
@@ -50,15 +49,43 @@ def run_race(
     emulation: str = "auto",
     on_progress: OnProgress = lambda _name, _news: None,
 ) -> Race:
-    """Train every entry in turn; logs and ``race.json`` go to ``folder``."""
+    """Train every entry in turn on an emulated cluster.
+
+    Args:
+        cluster: The cluster to emulate.
+        entries: What races: strategies, their names, baselines and other libraries' strategies.
+        settings: What every entry trains, and for how long.
+        folder: Where logs and ``race.json`` go.
+        slow: Workers to slow down, as for :class:`~paceline.lab.lab.Lab`.
+        emulation: How links are emulated, as for :class:`~paceline.lab.lab.Lab`.
+        on_progress: Called with an entry's name and what its first worker last reported.
+    """
+    names, settings = _named(entries, settings)
     folder.mkdir(parents=True, exist_ok=True)
     results = []
     with Lab(cluster, slow=slow, emulation=emulation) as lab:
-        for name in entries:
+        for name in names:
             results.append(_run_entry(lab, name, settings, folder, on_progress))
     race = Race(results=results, cluster=cluster, emulation=lab.emulation, settings=settings)
     (folder / "race.json").write_text(json.dumps(race.to_dict(), indent=2) + "\n")
     return race
+
+
+def _named(
+    entries: Sequence[str | Strategy], settings: RaceSettings
+) -> tuple[list[str], RaceSettings]:
+    """Strategy objects as names and options: the workers are other processes."""
+    names, options = [], dict(settings.options)
+    for entry in entries:
+        if isinstance(entry, Strategy):
+            name, own = name_and_options(entry)
+            options[name] = own
+        else:
+            name = entry
+        if name in names:
+            raise ValueError(f"{name} races twice; give each entry once")
+        names.append(name)
+    return names, replace(settings, options=options)
 
 
 def _run_entry(

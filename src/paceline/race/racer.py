@@ -1,6 +1,6 @@
 """One worker of a race: ``python -m paceline.race.racer TASK.json``.
 
-Trains one entry, evaluates after every epoch off the clock, and writes what it measured.
+Trains one entry, evaluates after every epoch without timing that, and writes what it measured.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from paceline.zoo import build_model, load_data
 
 
 @dataclass(kw_only=True)
-class Record:
+class TrainingRecord:
     """What a worker saw while training."""
 
     step_times_s: list[float] = field(default_factory=list)
@@ -71,11 +71,11 @@ def train(
     model: nn.Module,
     entry: Entry,
     workers: Workers,
-) -> Record:
-    """Train for the task's epochs; the clock runs in training steps alone."""
+) -> TrainingRecord:
+    """Train for the task's epochs; only training steps are timed."""
     settings = task.settings
     data = load_data(settings.data, seed=settings.seed)
-    record = Record()
+    record = TrainingRecord()
     for epoch in range(settings.epochs):
         epoch_start = len(record.losses)
         for inputs, targets in share_of_epoch(data.train, settings, epoch, workers):
@@ -115,7 +115,7 @@ def share_of_epoch(
 
 
 def evaluate_epoch(
-    settings: RaceSettings, model: nn.Module, test: TensorDataset, record: Record
+    settings: RaceSettings, model: nn.Module, test: TensorDataset, record: TrainingRecord
 ) -> None:
     """Note the accuracy of this worker's model, and when it first reached the target."""
     record.accuracies.append(accuracy_of(model, test))
@@ -125,7 +125,7 @@ def evaluate_epoch(
 
 
 def accuracy_of(model: nn.Module, test: TensorDataset) -> float:
-    """The share of right answers on the test set."""
+    """The share of correct answers on the test set."""
     inputs, targets = test.tensors
     model.eval()
     with torch.no_grad():
@@ -134,7 +134,7 @@ def accuracy_of(model: nn.Module, test: TensorDataset) -> float:
     return float((answers == targets).double().mean())
 
 
-def report_progress(task: Task, record: Record, workers: Workers) -> None:
+def report_progress(task: Task, record: TrainingRecord, workers: Workers) -> None:
     """Tell the race how far this entry is: a small file, replaced as a whole."""
     if workers.world.rank != 0:
         return
@@ -148,7 +148,9 @@ def report_progress(task: Task, record: Record, workers: Workers) -> None:
     partial.replace(task.progress_file)
 
 
-def summarise(task: Task, record: Record, sent_bytes: int, workers: Workers) -> dict[str, object]:
+def summarise(
+    task: Task, record: TrainingRecord, sent_bytes: int, workers: Workers
+) -> dict[str, object]:
     """One result for all workers: the slowest worker's times, rank 0's accuracy."""
     timed = slice(NUM_WARM_UP_STEPS, None)
     times, waits = record.step_times_s[timed], record.waiting_s[timed]

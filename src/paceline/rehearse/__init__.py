@@ -2,7 +2,27 @@
 
 from __future__ import annotations
 
+from paceline.rehearse.conditions import Conditions
+from paceline.rehearse.play import play
 from paceline.rehearse.predict import predict
 from paceline.rehearse.prediction import Prediction
+from paceline.rehearse.price import price
+from paceline.rehearse.program import Programs
+from paceline.rehearse.record import Recording, record
+from paceline.rehearse.rehearsal import Rehearsal
+from paceline.rehearse.summarise import summarise
+from paceline.rehearse.timeline import Timeline
 
-__all__ = ["Prediction", "predict"]
+__all__ = [
+    "Conditions",
+    "Prediction",
+    "Programs",
+    "Recording",
+    "Rehearsal",
+    "Timeline",
+    "play",
+    "predict",
+    "price",
+    "record",
+    "summarise",
+]

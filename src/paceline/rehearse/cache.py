@@ -1,79 +1,143 @@
-"""What was captured and rehearsed before, for as long as its step is alive.
+"""What was captured, recorded and priced before, for as long as its step is alive.
 
-A capture depends on the step alone, and most rehearsals do not depend on the number of nodes: a
-prediction for another cluster then takes milliseconds.
+A capture depends on the step alone, and most recordings do not depend on the number of nodes: a
+prediction for another cluster then takes milliseconds. Nothing in here may hold a step, or it would
+never be freed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from paceline.rehearse.rehearsal import Rehearsal, rehearse
-from paceline.rehearse.talk import shapes_of
+import numpy as np
+
+from paceline.rehearse.choice import Choice
+from paceline.rehearse.communication import shapes_of
+from paceline.rehearse.record import Assumptions, Recording, record
+from paceline.rehearse.record_worker import WorkerRecording, record_worker
 from paceline.steps import Capture, Step, capture_step
-from paceline.strategies import Strategy
+
+R = TypeVar("R")
 
 
 @dataclass
-class _Known:
+class Known:
+    """What is known about one step."""
+
     capture: Capture
-    rehearsals: dict[Any, Rehearsal] = field(default_factory=dict)
+    _recordings: dict[Any, Recording] = field(default_factory=dict, repr=False)
+    _workers: dict[Any, WorkerRecording] = field(default_factory=dict, repr=False)
+    _suits: dict[Any, bool] = field(default_factory=dict, repr=False)
+    _results: dict[Any, tuple[Any, Any]] = field(default_factory=dict, repr=False)
 
+    def call(self, function: Callable[..., R], /, *arguments: Any, **numbers: Any) -> R:
+        """What a function returns, by the identity of its arguments.
 
-_KNOWN: WeakKeyDictionary[Step, _Known] = WeakKeyDictionary()
-
-
-def captured(step: Step) -> Capture:
-    """The step's capture; the second time at once."""
-    if step not in _KNOWN:
-        _KNOWN[step] = _Known(capture_step(step))
-    return _KNOWN[step].capture
-
-
-def rehearsed(
-    step: Step,
-    strategy: str | Strategy,
-    node_sizes: tuple[int, ...],
-    options: Mapping[str, Any],
-) -> Rehearsal:
-    """A rehearsal for nodes of these sizes.
-
-    A strategy is first recorded on two nodes and on three. If it says the same on both, it does so
-    on any number, and the recording is kept for all of them.
-    """
-    if not isinstance(strategy, str) or len(set(node_sizes)) > 1 or len(node_sizes) == 1:
-        return _rehearse(step, strategy, node_sizes, options)
-    size = node_sizes[0]
-    on_two = _rehearse(step, strategy, (size, size), options)
-    on_three = _rehearse(step, strategy, (size, size, size), options)
-    return (
-        on_two
-        if _says_the_same(on_two, on_three)
-        else _rehearse(step, strategy, node_sizes, options)
-    )
-
-
-def _rehearse(
-    step: Step,
-    strategy: str | Strategy,
-    node_sizes: tuple[int, ...],
-    options: Mapping[str, Any],
-) -> Rehearsal:
-    capture = captured(step)
-    rehearsals = _KNOWN[step].rehearsals
-    # A strategy object is its own key; a name's options may be lists, which have no hash.
-    key = (strategy, node_sizes, repr(sorted(options.items())))
-    if key not in rehearsals:
-        rehearsals[key] = rehearse(
-            step, strategy, node_sizes=node_sizes, capture=capture, **options
+        Nothing is kept that has arrays of many devices in it.
+        """
+        is_many = any(np.ndim(number) for number in numbers.values()) or any(
+            np.ndim(getattr(argument, "device_s", 0.0)) > 1 for argument in arguments
         )
-    return rehearsals[key]
+        if is_many:
+            return function(*arguments, **numbers)
+        key = (function, *map(id, arguments), *sorted(numbers.items()))
+        if key not in self._results:  # with the arguments, whose identity must not be used again
+            self._results[key] = (arguments, function(*arguments, **numbers))
+        result: R = self._results[key][1]
+        return result
+
+    def recorded(
+        self,
+        step: Step,
+        choice: Choice,
+        node_sizes: tuple[int, ...],
+        assumed: Assumptions = Assumptions(),  # noqa: B008
+    ) -> Recording:
+        """A recording for nodes of these sizes.
+
+        A strategy that is given by its name is first recorded on two nodes and on three. If it
+        communicates the same on both, it does so on any number, and the recording is kept for all.
+        """
+        if self._suits_any_number(step, choice, node_sizes):
+            node_sizes = node_sizes[:1] * 2
+        key = (*choice.key, node_sizes, assumed.lateness)
+        if assumed.readings is None and key in self._recordings:
+            return self._recordings[key]
+        recording = record(
+            step,
+            choice.strategy,
+            node_sizes,
+            capture=self.capture,
+            assumed=assumed,
+            record_one=self._worker(step, choice, node_sizes),
+            num_steps=choice.num_steps,
+            **choice.options,
+        )
+        if assumed.readings is None:
+            self._recordings[key] = recording
+        return recording
+
+    def _suits_any_number(self, step: Step, choice: Choice, node_sizes: tuple[int, ...]) -> bool:
+        """Whether a recording on two nodes stands for one on these."""
+        is_named, size = isinstance(choice.strategy, str), node_sizes[0]
+        if not is_named or len(set(node_sizes)) > 1 or len(node_sizes) == 1:
+            return False
+        key = (*choice.key, size)
+        if key not in self._suits:
+            whole = self._worker(step, choice, (size,) * 2)(**_FIRST)
+            preview = self._worker(step, choice, (size,) * 3, is_preview=True)(**_FIRST)
+            shapes = shapes_of(whole)
+            self._suits[key] = all(
+                shapes[phase][: len(own)] == own for phase, own in shapes_of(preview).items()
+            )
+        return self._suits[key]
+
+    def _worker(
+        self,
+        step: Step,
+        choice: Choice,
+        node_sizes: tuple[int, ...],
+        *,
+        is_preview: bool = False,
+    ) -> Callable[..., WorkerRecording]:
+        """What records one worker, or knows its recording already."""
+        chosen = choice.make()
+
+        def recorded(
+            *, node: int, index: int, lateness: int, readings: Sequence[float] | None
+        ) -> WorkerRecording:
+            anew = partial(
+                record_worker,
+                step,
+                self.capture,
+                chosen,
+                node_sizes=node_sizes,
+                node=node,
+                index=index,
+                lateness=lateness,
+                readings=readings,
+                is_preview=is_preview,
+            )
+            if readings is not None:
+                return anew()
+            key = (*choice.key, node_sizes, node, index, lateness, is_preview)
+            if key not in self._workers:
+                self._workers[key] = anew()
+            return self._workers[key]
+
+        return recorded
 
 
-def _says_the_same(one: Rehearsal, other: Rehearsal) -> bool:
-    """Whether the first worker communicates the same in both, looking at the other briefly."""
-    whole, brief = shapes_of(one.first), shapes_of(other.brief)
-    return all(whole[phase][: len(shapes)] == shapes for phase, shapes in brief.items())
+_FIRST: dict[str, Any] = {"node": 0, "index": 0, "lateness": 0, "readings": None}
+_KNOWN: WeakKeyDictionary[Step, Known] = WeakKeyDictionary()
+
+
+def known_of(step: Step) -> Known:
+    """What is known about a step; the second time its capture is at hand."""
+    if step not in _KNOWN:
+        _KNOWN[step] = Known(capture_step(step))
+    return _KNOWN[step]

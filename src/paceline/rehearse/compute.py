@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.collectives import Numbers
 from paceline.kernels.family import bytes_of, family_of, flop_of
 from paceline.kernels.model import Estimate, KernelModel, Origin
 from paceline.kernels.roofline import peak_flops
-from paceline.kernels.timeline import Seconds, Timeline, run_timeline
+from paceline.kernels.timeline import Timeline, run_timeline
 from paceline.rehearse.prediction import Bottleneck
-from paceline.steps import Call, Capture, Kernel
+from paceline.rehearse.step_prices import StepPrices, price_step
+from paceline.steps import Capture, Kernel
 
 _ORIGINS: tuple[Origin, ...] = ("table", "mlp", "roofline")
 _SHARED_ERROR = 0.5  # errors of kernels are alike by half: a family that is off is off everywhere
@@ -31,47 +30,34 @@ class Compute:
     warnings: tuple[str, ...]
 
 
-def compute_cost(capture: Capture, model: KernelModel, *, slowdown: float = 1.0) -> Compute:
-    """Time a capture with a kernel model, on a worker that is ``slowdown`` times slower."""
+def compute_cost(
+    capture: Capture,
+    kernel_model: KernelModel,
+    *,
+    slowdown: float = 1.0,
+    prices: StepPrices | None = None,
+) -> Compute:
+    """Time a capture with a kernel model, on a worker that is ``slowdown`` times slower.
+
+    Args:
+        capture: What is timed.
+        kernel_model: What its kernels take.
+        slowdown: How many times as long everything takes.
+        prices: What :func:`price_step` says of all this, if it was asked already.
+
+    """
+    priced = price_step(capture, kernel_model, slowdown=slowdown) if prices is None else prices
     kernels = list(capture.kernels())
-    estimates = dict(zip(kernels, model.estimate(kernels), strict=True))
-    device_s = slowdown * device_calls_s(capture.calls, model)
-    serial = is_serial(model)
-    timeline = run_timeline(slowdown * model.host.calls_s(capture), device_s, serial=serial)
+    estimates = dict(zip(kernels, kernel_model.estimate(kernels), strict=True))
+    timeline = run_timeline(priced.host_s, priced.device_s, serial=priced.serial)
     return Compute(
         timeline=timeline,
-        memory_bytes=_memory_bytes(capture, model),
+        memory_bytes=_memory_bytes(capture, kernel_model),
         method=_method(kernels, estimates),
-        bottleneck=_bottleneck(timeline, kernels, estimates, model, serial=serial),
-        uncertainty=_uncertainty(timeline, kernels, estimates, model),
-        warnings=_warnings(model, kernels),
+        bottleneck=_bottleneck(timeline, kernels, estimates, kernel_model, serial=priced.serial),
+        uncertainty=_uncertainty(timeline, kernels, estimates, kernel_model),
+        warnings=_warnings(kernel_model, kernels),
     )
-
-
-def device_calls_s(
-    calls: Sequence[Call], model: KernelModel, *, arithmetic: Numbers = 1.0, memory: Numbers = 1.0
-) -> Seconds:
-    """The device's seconds for every call, along the last axis.
-
-    ``arithmetic`` and ``memory`` make the device so many times faster, as in
-    :meth:`KernelModel.seconds`.
-    """
-    different = list(dict.fromkeys(kernel for call in calls for kernel in call.kernels))
-    places = {kernel: place for place, kernel in enumerate(different)}
-    seconds = model.seconds(different, arithmetic=arithmetic, memory=memory)
-    counts = np.array([len(call.kernels) for call in calls], dtype=int)
-    found = np.zeros((*seconds.shape[:-1], len(calls)))
-    if different:
-        in_order = seconds[..., [places[kernel] for call in calls for kernel in call.kernels]]
-        has_kernels = counts > 0
-        begins = (np.cumsum(counts) - counts)[has_kernels]
-        found[..., has_kernels] = np.add.reduceat(in_order, begins, axis=-1) + model.gap_s
-    return found
-
-
-def is_serial(model: KernelModel) -> bool:
-    """Whether host and device are the same processor."""
-    return model.fitted is not None and model.fitted.facts.get("device_type") == "cpu"
 
 
 def _memory_bytes(capture: Capture, model: KernelModel) -> int:

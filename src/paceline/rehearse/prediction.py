@@ -11,7 +11,7 @@ from paceline.rehearse.run import Run
 Bottleneck = Literal["arithmetic", "memory bandwidth", "host", "communication"]
 
 # By how much two strategies must differ for a prediction to say which one is faster: the ratio of
-# their steps was off by 3 to 5 % on average in the lab (docs/rehearsal.md, Accuracy).
+# their steps was off by 3 to 5 % on average in the lab (docs/evidence/steps.md).
 RESOLUTION = 0.05
 
 

@@ -1,24 +1,33 @@
-"""A recording with prices put to it: what one worker does, ready to be played.
+"""Programs: what each worker does, with a price for everything, ready to be played.
 
 Between two moments of communication a worker only computes. Such a stretch, however many calls it
-has, is three numbers (:class:`Work`), so playing a step takes a few operations for each collective
-and not for each kernel. The numbers may be arrays: one program is then many, on many devices.
+has, is three numbers (:class:`Work`), so playing a step takes a few operations per collective and
+not per kernel. The numbers may be arrays: one program is then many, on many devices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
-
-import numpy as np
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from paceline.cluster.collective import CollectiveKind
 from paceline.collectives import Numbers
-from paceline.kernels.timeline import Seconds
-from paceline.rehearse.recording import Recording, Replay
-from paceline.steps import Call
-from paceline.teams.virtual import Ask, Await, Begin, Beside, Message, Pause, TeamName
+from paceline.rehearse.layout import Read
+from paceline.rehearse.record import Recording
+from paceline.teams.journal import (
+    BackgroundWork,
+    Collective,
+    Pause,
+    Poll,
+    Reading,
+    TeamName,
+    Transfer,
+    Wait,
+)
+
+CollectiveCost: TypeAlias = Callable[[TeamName, CollectiveKind, int, float], Numbers]
+"""Seconds of a collective: team, kind, bytes, which share of the node's workers do one at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,197 +45,67 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """The host reads what the device computed, and waits for it."""
+class Communication:
+    """A collective or a transfer begins."""
 
-
-@dataclass(frozen=True, slots=True)
-class Meet:
-    """A collective, and the share of the node's workers that talk to other nodes at that time."""
-
-    ticket: int
-    team: TeamName
-    kind: CollectiveKind
-    num_bytes: int
-    talking: float
-
-
-@dataclass(frozen=True, slots=True)
-class Mail:
-    """A message, and the share of the node's workers that talk to other nodes at that time."""
-
-    message: Message
-    talking: float
+    what: Collective | Transfer
+    card_share: float
+    """The share of the node's workers that communicate with other nodes at that time."""
 
     @property
     def ticket(self) -> int:
-        """What its end is awaited by."""
-        return self.message.ticket
+        """What its end is waited for by."""
+        return self.what.ticket
+
+    @property
+    def links(self) -> TeamName:
+        """Whose links it takes, and who waits with whom: a transfer has two workers, in or out."""
+        if isinstance(self.what, Collective):
+            return self.what.team
+        return "across" if self.what.is_outward else "node"
 
 
-_Stretch: TypeAlias = tuple[str, tuple[Replay | Call, ...]]  # its name, and what is in it
-Operation: TypeAlias = Work | Read | Meet | Mail | Await | Ask | Beside | Pause
+Operation: TypeAlias = Work | Read | Communication | Wait | Poll | BackgroundWork | Pause | Reading
 Program: TypeAlias = tuple[tuple[Operation, ...], ...]
-"""Operations, step by step; a Beside holds operations of its own."""
+"""Operations, step by step; background work holds operations of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prices:
-    """What calls take on one kind of worker. Device times may have leading dimensions."""
+class NodeRules:
+    """What holds on a kind of node."""
 
-    host_s: Seconds
-    device_s: Seconds
-    """Of every call of the captured step."""
-    calls: Callable[[Sequence[Call]], tuple[Seconds, Seconds]]
-    """Of calls that the strategy makes: on the host, on the device."""
+    workers: Numbers
+    """Of one node."""
+    nodes: Numbers = 1
+    """How many nodes there are of this kind."""
     serial: bool
     """Whether the host computes what it issues, as a CPU does."""
+    collective: CollectiveCost
+    interference: dict[TeamName, Numbers] = field(default_factory=dict)
+    """The share of its speed that computing loses while a collective of a team is under way."""
+    busy_factor: dict[TeamName, Numbers] = field(default_factory=dict)
+    """How many times as long a team's collectives take while the workers compute; 1 if empty."""
+    jitter: float = 0.0
+    """How much a worker's time varies: its standard deviation over its mean."""
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The programs of one node's workers before prices are put to them.
+@dataclass(frozen=True, kw_only=True)
+class Role:
+    """A worker that is played, for itself or for all that do the same."""
 
-    Stretches that are the same, in other steps or of other workers, are one.
-    """
-
-    stretches: tuple[_Stretch, ...]
-    programs: tuple[tuple[tuple[Any, ...], ...], ...]
-    """By worker and step: operations, and for work the number of its stretch."""
-
-
-def make_layout(recordings: Sequence[Recording], phases: Sequence[str]) -> Layout:
-    """Join what is computed between two moments of communication.
-
-    ``phases`` are those of the captured calls.
-    """
-    borders = [
-        phases.index(phase) if phase in phases else len(phases)
-        for phase in ("backward", "optimizer")
-    ]
-    # Links carry both ways at once: who only receives takes nothing from who sends.
-    talking = [
-        max(
-            sum(_talks_across(recording.steps[number], is_sent=is_sent) for recording in recordings)
-            for is_sent in (True, False)
-        )
-        / len(recordings)
-        for number in range(len(recordings[0].steps))
-    ]
-    numbers: dict[_Stretch, int] = {}
-    made: dict[int, tuple[tuple[Any, ...], ...]] = {}
-    for recording in recordings:  # workers that do alike share a recording
-        if id(recording) not in made:
-            made[id(recording)] = tuple(
-                tuple(_operations(events, borders, share, numbers))
-                for events, share in zip(recording.steps, talking, strict=True)
-            )
-    return Layout(tuple(numbers), tuple(made[id(recording)] for recording in recordings))
+    program: Program
+    rules: NodeRules
+    node_kind: int = 0
+    node_size: int = 1
+    """The number of workers of its node, as it was recorded."""
+    index: int = 0
+    """The worker's place in its node."""
 
 
-def make_programs(layout: Layout, prices: Prices) -> list[Program]:
-    """Put prices to a layout."""
-    works = [_work(stretch, prices) for stretch in layout.stretches]
+@dataclass(frozen=True, kw_only=True)
+class Programs:
+    """What is played together: the workers that differ, of every kind of node."""
 
-    def priced(operations: Sequence[Any]) -> tuple[Operation, ...]:
-        return tuple(
-            works[each]
-            if isinstance(each, int)
-            else Beside(each.ticket, priced(each.events))
-            if isinstance(each, Beside)
-            else each
-            for each in operations
-        )
-
-    made: dict[int, Program] = {}
-    for program in layout.programs:
-        if id(program) not in made:
-            made[id(program)] = tuple(priced(step) for step in program)
-    return [made[id(program)] for program in layout.programs]
-
-
-def _talks_across(events: Sequence[Any], *, is_sent: bool) -> bool:
-    """Whether something goes to other nodes, or comes from them; collectives do both."""
-    for event in events:
-        if isinstance(event, Beside):
-            talks = _talks_across(event.events, is_sent=is_sent)
-        elif isinstance(event, Message):
-            talks = event.is_outward and event.is_sent == is_sent
-        else:
-            talks = isinstance(event, Begin) and event.team == "across"
-        if talks:
-            return True
-    return False
-
-
-def _operations(
-    events: Sequence[Any], borders: Sequence[int], talking: float, numbers: dict[_Stretch, int]
-) -> Iterator[Any]:
-    """Operations; work as the number of its stretch in ``numbers``, which grows."""
-    last_replay = max(
-        (place for place, event in enumerate(events) if isinstance(event, Replay)), default=-1
-    )
-    name, parts = "", list[Replay | Call]()
-
-    def close() -> Iterator[int]:
-        if parts:
-            yield numbers.setdefault((name, tuple(parts)), len(numbers))
-            parts.clear()
-
-    for place, event in enumerate(events):
-        if isinstance(event, Replay | Call):
-            own = _name_of(event, borders, is_merge=place > last_replay)
-            if own != name:
-                yield from close()
-                name = own
-            parts.append(event)
-            if isinstance(event, Call) and event.op == "_local_scalar_dense":
-                yield from close()
-                yield Read()
-            continue
-        yield from close()
-        if isinstance(event, Begin):
-            yield Meet(event.ticket, event.team, event.kind, event.num_bytes, talking)
-        elif isinstance(event, Message):
-            yield Mail(event, talking)
-        elif isinstance(event, Beside):
-            inner = tuple(_operations(event.events, borders, talking, numbers))
-            yield Beside(event.ticket, inner)
-        else:
-            yield event
-    yield from close()
-
-
-def _name_of(event: Replay | Call, borders: Sequence[int], *, is_merge: bool) -> str:
-    """What a part of a step is called in traces."""
-    if isinstance(event, Call):
-        # Hooks run inside the backward pass; behind the optimizer results are taken over.
-        return "merge" if is_merge else "backward"
-    backward, optimizer = borders
-    if event.start >= optimizer:
-        return "optimizer"
-    return "forward" if event.stop <= backward else "backward"
-
-
-def _work(stretch: _Stretch, prices: Prices) -> Work:
-    """The device is through max over j of (issued_j + the work from j on) after the beginning."""
-    name, parts = stretch
-    calls = [part for part in parts if isinstance(part, Call)]
-    own_host_s, own_device_s = prices.calls(calls) if calls else (np.zeros(0), np.zeros(0))
-    hosts, devices, place = [], [], 0
-    for part in parts:
-        if isinstance(part, Replay):
-            hosts.append(prices.host_s[part.start : part.stop])
-            devices.append(prices.device_s[..., part.start : part.stop])
-        else:
-            hosts.append(own_host_s[place : place + 1])
-            devices.append(own_device_s[..., place : place + 1])
-            place += 1
-    host_s, device_s = np.concatenate(hosts), np.concatenate(devices, axis=-1)
-    if not len(host_s):
-        return Work(name, 0.0, 0.0, 0.0)
-    before = np.cumsum(device_s, axis=-1)
-    total = before[..., -1].copy()
-    before -= device_s
-    lags = np.cumsum(host_s) - before
-    return Work(name, float(host_s.sum()), total, total + lags.max(axis=-1))
+    roles: tuple[Role, ...]
+    recording: Recording
+    """Where the programs come from."""

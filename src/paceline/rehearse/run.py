@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +22,21 @@ class Run:
     dollars: float | None
     """None if the cluster's price is not known."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseCost:
+    """What the steps of a phase take."""
+
+    first_s: Sequence[float] = ()
+    """The first ones, each by itself: some do what no other does, such as to wait for an exchange
+    that the phase before has left under way."""
+    rest_s: float
+    """Each of the others."""
+
+    def seconds(self, num_steps: int) -> float:
+        """The first so many steps."""
+        num_rest = max(0, num_steps - len(self.first_s))
+        return sum(self.first_s[:num_steps]) + num_rest * self.rest_s
 
 
 def num_steps_of(samples: int, *, workers: int, batch: int) -> int:
@@ -37,18 +48,23 @@ def run_cost(
     *,
     samples: int,
     num_steps: int,
-    phases: Mapping[str, int | None],
-    phases_s: Mapping[str, float],
+    counts: Mapping[str, int],
+    phases: Mapping[str, PhaseCost],
     workers: int,
     price_per_hour: float | None,
 ) -> Run:
-    """Add up a run: ``phases`` has the steps of each phase, None standing for what is left."""
-    known = sum(count for count in phases.values() if count is not None)
-    counts = {
-        name: max(0, num_steps - known) if count is None else min(count, num_steps)
-        for name, count in phases.items()
-    }
-    seconds = sum(count * phases_s[name] for name, count in counts.items() if count)
+    """Add up a run.
+
+    Args:
+        samples: Of all epochs.
+        num_steps: Optimizer steps of the run.
+        counts: Steps of each phase.
+        phases: What the steps of each phase take.
+        workers: All workers of the cluster.
+        price_per_hour: Of the cluster, if it is known.
+
+    """
+    seconds = sum(phases[name].seconds(count) for name, count in counts.items() if count)
     return Run(
         samples=samples,
         num_steps=num_steps,

@@ -7,24 +7,24 @@ from pathlib import Path
 from paceline.cluster import Cluster
 from paceline.rehearse.compute import Compute
 from paceline.rehearse.prediction import Prediction
-from paceline.rehearse.rehearsal import Timed
+from paceline.rehearse.timeline import Timeline
 from paceline.steps import Capture
 from paceline.traces.trace import Span, write_trace
 
 
 def write_cluster_trace(
-    path: str | Path, prediction: Prediction, cluster: Cluster, timed: Timed
+    path: str | Path, prediction: Prediction, cluster: Cluster, timeline: Timeline
 ) -> None:
     """The recorded steps of the workers that were played."""
     names = {}
-    for place, role in enumerate(timed.roles):
-        stands_for = "" if len(timed.roles) >= cluster.num_workers else " (for all alike)"
+    for place, role in enumerate(timeline.roles):
+        stands_for = "" if len(timeline.roles) >= cluster.num_workers else " (for all alike)"
         names[place] = f"node {role.node_kind} worker {role.index}{stands_for}"
     title = (
         f"{prediction.model}, {prediction.strategy}, predicted for {prediction.workers} workers "
         f"of {cluster.name}"
     )
-    write_trace(path, timed.played.spans, worker_names=names, title=title)
+    write_trace(path, timeline.played.spans, worker_names=names, title=title)
 
 
 def write_alone_trace(path: str | Path, capture: Capture, alone: Compute) -> None:

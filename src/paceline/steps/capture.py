@@ -1,4 +1,4 @@
-"""Capture: run one step on fake tensors and write down every kernel that it would start.
+"""Capture: runs one step on fake tensors and records every kernel that it would start.
 
 A fake tensor has a shape, a dtype and strides, and no memory, so a step of any size is captured on
 any machine. The parameters of the user's model are never touched: the capture works on a copy of
@@ -22,7 +22,8 @@ from paceline.steps.canonical import op_name
 from paceline.steps.fake_world import FakeWorld, fake_world
 from paceline.steps.kernel import Kernel
 from paceline.steps.recorder import Call, Recorder, rounded_bytes
-from paceline.steps.step import AUTOCAST_DTYPES, Step, tensors_in
+from paceline.steps.step import AUTOCAST_DTYPES, Step
+from paceline.steps.tensors import tensors_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,8 @@ class Capture:
     num_parameters: int
     num_modules: int
     """Calls of modules in the forward pass: what Python adds on the host."""
-    num_nodes: int
-    """Nodes of the autograd graph."""
+    num_autograd_functions: int
+    """Functions of the autograd graph, each called once in the backward pass."""
 
     def kernels(self) -> Iterator[Kernel]:
         """Every kernel in the order of the calls."""
@@ -75,7 +76,14 @@ class Capture:
 
 
 def capture_step(step: Step) -> Capture:
-    """Capture a step; ValueError if its model cannot run on the batch or reads values."""
+    """Run a step on fake tensors and record every kernel that it would start.
+
+    Args:
+        step: What is trained. It is not changed.
+
+    Raises:
+        ValueError: The model cannot run on the batch, or reads values, which fakes do not have.
+    """
     autocast = AUTOCAST_DTYPES.get(step.precision)
     with fake_world(step) as world:
         calls: list[Call] = []
@@ -87,7 +95,7 @@ def capture_step(step: Step) -> Capture:
             with _errors_in_words(step):
                 with casts:
                     loss = step.compute_loss(world.model, world.inputs, world.targets)
-                num_nodes = _count_nodes(loss)
+                num_autograd_functions = _count_autograd_functions(loss)
                 recorder.phase = "backward"
                 loss.backward()  # type: ignore[no-untyped-call]
             del loss
@@ -95,14 +103,14 @@ def capture_step(step: Step) -> Capture:
             with _optimizer_in_words(world.optimizer):
                 optimizer_bytes = _first_optimizer_step(world.optimizer, recorder)
                 world.optimizer.step()
-        facts = _Facts(recorder.num_modules, num_nodes, optimizer_bytes)
+        facts = _Facts(recorder.num_modules, num_autograd_functions, optimizer_bytes)
         return _finish(step, world, calls, gradients, facts)
 
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
     num_modules: int
-    num_nodes: int
+    num_autograd_functions: int
     optimizer_bytes: int
 
 
@@ -137,7 +145,7 @@ def _finish(
         ),
         num_parameters=sum(parameter.numel() for parameter in parameters),
         num_modules=facts.num_modules,
-        num_nodes=facts.num_nodes,
+        num_autograd_functions=facts.num_autograd_functions,
     )
 
 
@@ -151,14 +159,14 @@ def _first_optimizer_step(optimizer: Optimizer, recorder: Recorder) -> int:
     return sum(map(rounded_bytes, state))
 
 
-def _count_nodes(loss: Tensor) -> int:
+def _count_autograd_functions(loss: Tensor) -> int:
     seen = set()
     waiting = [loss.grad_fn]
     while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            waiting += [parent for parent, _ in node.next_functions]
+        function = waiting.pop()
+        if function is not None and function not in seen:
+            seen.add(function)
+            waiting += [parent for parent, _ in function.next_functions]
     return len(seen)
 
 

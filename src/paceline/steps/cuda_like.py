@@ -209,7 +209,7 @@ def _attention(
 
 
 class _LearnedBias(torch.autograd.Function):
-    """A gradient for a bias of attention, such as T5's: CUDA's kernel makes it beside the others.
+    """A gradient for a bias of attention, such as T5's: CUDA's kernel computes it with the others.
 
     The CPU's kernel refuses such a bias, so this lets autograd know that there is one.
     """

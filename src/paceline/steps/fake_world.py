@@ -21,7 +21,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import Optimizer
 
 from paceline.steps.cuda_like import cuda_like
-from paceline.steps.step import AUTOCAST_DTYPES, Step, map_tensors, tensors_in
+from paceline.steps.step import AUTOCAST_DTYPES, Step
+from paceline.steps.tensors import map_tensors, tensors_in
 
 
 class FakeWorld:

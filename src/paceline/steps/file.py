@@ -1,12 +1,8 @@
-"""Captures as JSON: capture where the model's code is, predict anywhere."""
+"""Captures as plain values, for JSON."""
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from paceline.steps.capture import Capture, GradientReady, StepMemory
@@ -28,7 +24,7 @@ def capture_to_dict(capture: Capture) -> dict[str, Any]:
         "precision": capture.precision,
         "num_parameters": capture.num_parameters,
         "num_modules": capture.num_modules,
-        "num_nodes": capture.num_nodes,
+        "num_nodes": capture.num_autograd_functions,
         "memory": asdict(capture.memory),
         "kernels": [kernel.to_parts() for kernel in places],
         "calls": [
@@ -57,24 +53,5 @@ def capture_from_dict(values: Any) -> Capture:
         memory=StepMemory(**values["memory"]),
         num_parameters=values["num_parameters"],
         num_modules=values["num_modules"],
-        num_nodes=values["num_nodes"],
+        num_autograd_functions=values["num_nodes"],
     )
-
-
-def save_capture(capture: Capture, path: Path) -> None:
-    """Write a capture as compressed JSON."""
-    with gzip.open(path, "wt", encoding="utf-8") as file:
-        json.dump(capture_to_dict(capture), file, separators=(",", ":"))
-
-
-def load_capture(path: Path) -> Capture:
-    """Read a capture; ValueError with a sentence if it is not one, or is damaged."""
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            values = json.load(file)
-    except (OSError, EOFError, zlib.error, json.JSONDecodeError, UnicodeDecodeError) as problem:
-        raise ValueError(f"{path} is not a capture, or is cut off: {problem}.") from problem
-    try:
-        return capture_from_dict(values)
-    except (KeyError, IndexError, TypeError) as problem:
-        raise ValueError(f"{path} is not a capture: {problem!r}; capture it again.") from problem

@@ -1,4 +1,4 @@
-"""The recorder: every call on tensors with the kernels that it runs and what lives meanwhile."""
+"""The recorder: every call on tensors, its kernels, and the memory in use meanwhile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from paceline.cluster.device import Precision
 from paceline.steps.canonical import kernels_of, op_name
 from paceline.steps.cuda_like import cuda_like
 from paceline.steps.kernel import Kernel
-from paceline.steps.step import AUTOCAST_DTYPES, tensors_in
+from paceline.steps.step import AUTOCAST_DTYPES
+from paceline.steps.tensors import tensors_in
 
 Phase = Literal["forward", "backward", "optimizer"]
 _ALLOCATION_BYTES = 512  # CUDA's caching allocator rounds every tensor up to this
@@ -46,7 +47,7 @@ class CallSink(Protocol):
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes down every call, and which storages live while it runs."""
+    """Records every call, and which storages live while it runs."""
 
     def __init__(self, precision: str, calls: CallSink) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -91,7 +92,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if tensor.layout != torch.strided:
                 raise ValueError(
                     "Sparse tensors, such as the gradient of nn.Embedding(sparse=True), cannot be "
-                    "captured; take dense ones (sparse=False)."
+                    "captured; use dense ones (sparse=False)."
                 )
             storage = tensor.untyped_storage()
             key = storage._cdata

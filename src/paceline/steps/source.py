@@ -19,11 +19,12 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from paceline.cluster.device import Precision
-from paceline.steps.step import MemoryFormat, Step, map_tensors
+from paceline.steps.step import MemoryFormat, Step
+from paceline.steps.tensors import map_tensors
 from paceline.zoo import build_model, zoo_entry
 
 DEFAULT_BATCH = 32
-"""Samples of a step that nobody gave a batch for."""
+"""Samples per step where no batch is given."""
 
 OptimizerMaker = Callable[[Iterable[nn.Parameter]], Optimizer]
 OPTIMIZERS: dict[str, OptimizerMaker] = {
@@ -52,13 +53,21 @@ def load_step(
 ) -> Step:
     """A step from a zoo name or from ``module:callable`` / ``file.py:callable``.
 
-    The callable takes no argument, or one that is called ``batch``. It returns a :class:`Step`,
-    which is taken as it is but for ``precision`` and ``memory_format``, or an ``nn.Module``, which
-    is taken for an image classifier with ``input_shape`` and ``num_classes``. Nothing of a zoo
-    model is in memory, unless another ``device`` than meta is given: there the step can really run.
-    ``optimizer`` is "sgd" (with momentum), "adam" or "adamw"; by default a text model has AdamW and
-    every other one SGD. By default a batch has 32 samples, or as many as the callable's own default
-    says.
+    Args:
+        model: The name of a zoo model, or ``module:callable`` or ``file.py:callable``. The callable
+            takes no argument, or one named ``batch``. It returns an ``nn.Module``, which is assumed
+            to be an image classifier, or a :class:`Step`.
+        batch: Samples per worker and step; by default 32, or the callable's own default.
+        precision: ``"fp32"``, ``"tf32"``, ``"bf16"`` or ``"fp16"``. A :class:`Step` keeps its
+            own precision, unless that is fp32.
+        memory_format: ``"contiguous"`` or ``"channels_last"``. A :class:`Step` in channels-last
+            format keeps it.
+        optimizer: ``"sgd"`` (with momentum), ``"adam"`` or ``"adamw"``; by default AdamW for a text
+            model of the zoo, and SGD for others.
+        input_shape: The shape of one sample, for an ``nn.Module`` of your own.
+        num_classes: The number of classes, for an ``nn.Module`` of your own.
+        device: Where the model and the batch are. On ``"meta"`` they take no memory; on another
+            device the step can really run.
     """
     if batch is not None and batch < 1:
         raise ValueError(f"A batch of {batch} has no samples; give at least 1.")
@@ -87,7 +96,7 @@ def load_step(
         if optimizer is not None:
             changes["optimizer"] = OPTIMIZERS[optimizer]
         named = replace(made, name=made.name or model, **changes)
-        return named if device == "meta" else _on_device(named, device)
+        return named if device == "meta" else on_device(named, device)
     if not isinstance(made, nn.Module):
         raise ValueError(
             f"{model} returned a {type(made).__name__}; it must return an nn.Module or a "
@@ -116,7 +125,16 @@ def zoo_step(
     optimizer: str | None = None,
     device: str = "meta",
 ) -> Step:
-    """The training step of a zoo model; on another ``device`` than meta it can really run."""
+    """The training step of a zoo model.
+
+    Args:
+        name: The model's name.
+        batch: Samples per worker and step.
+        precision: As for :func:`load_step`, like the arguments below.
+        memory_format: The layout of images in memory.
+        optimizer: By default AdamW for a text model, SGD for others.
+        device: On any device but ``"meta"`` the step can really run.
+    """
     entry = zoo_entry(name)
     with torch.device(device):
         model = build_model(name, **entry.training_overrides)
@@ -143,8 +161,13 @@ def _random_batch(
     return torch.randn(batch, *shape), torch.randint(num_classes, (batch,))
 
 
-def _on_device(step: Step, device: str) -> Step:
-    """The step where it can run; what has shapes alone cannot be moved there."""
+def on_device(step: Step, device: str) -> Step:
+    """The same step with its model and batch on a device, where it can really run.
+
+    Args:
+        step: A step whose tensors have values; those on the meta device have none.
+        device: Such as ``"cpu"`` or ``"cuda"``.
+    """
 
     def moved(tensor: Tensor) -> Tensor:
         if tensor.is_meta:
@@ -179,7 +202,7 @@ def _call(source: str, batch: int | None) -> Any:
 
 
 def _batch_for(factory: Callable[..., Any], batch: int | None) -> dict[str, int]:
-    """The batch, if the callable takes one, unless nobody gave any and it has a default."""
+    """The batch, if the callable takes one, unless none is given and it has a default."""
     try:
         own = inspect.signature(factory).parameters.get("batch")
     except ValueError:  # some that are written in C have no signature

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from paceline.cluster.device import PRECISIONS, Precision
+from paceline.steps.tensors import tensors_in
 
 MemoryFormat = Literal["contiguous", "channels_last"]
 MEMORY_FORMATS: tuple[MemoryFormat, ...] = get_args(MemoryFormat)
@@ -22,30 +23,34 @@ AUTOCAST_DTYPES: Mapping[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": to
 class Step:
     """One iteration of training, as one worker runs it.
 
-    Nothing in it has to be in memory: the model may be on the ``meta`` device, and the batch may
-    be of meta tensors, since a capture looks at shapes only.
+    Nothing in it has to be in memory: the model and the batch may be on the ``meta`` device, since
+    a capture looks at shapes only.
+
+    Args:
+        model: The network that is trained.
+        inputs: What the model is called with: a tuple or list of arguments, a mapping of named
+            ones, or one argument: a tensor, or an object such as a dataclass with tensors.
+        targets: What the loss compares the model's output with.
+        loss: ``loss(output, targets)``. Without one, the output is the loss, or has it as
+            ``.loss``, as Hugging Face's models do when they are given labels.
+        optimizer: An optimizer over the model's parameters, or a function that makes one from
+            them; by default SGD with momentum.
+        precision: ``"fp32"`` is PyTorch's default (recent GPUs then use TF32 in convolutions, not
+            in matrix products), ``"tf32"`` is TF32 in both, ``"bf16"`` and ``"fp16"`` are autocast.
+        memory_format: How images lie in memory: ``"contiguous"`` or ``"channels_last"``.
+        num_samples: Samples in the batch; by default the first size of the first input tensor.
+        name: What reports call it; by default the model's class.
     """
 
     model: nn.Module
     inputs: Any
-    """What the model is called with: one tensor, a tuple of arguments, or a dict of them."""
     targets: Any = None
-    """What the loss compares the model's output with."""
     loss: Callable[[Any, Any], Tensor] | None = None
-    """``loss(output, targets)``. Without one the output is the loss, or has it as ``.loss``, as
-    Hugging Face's models do when they are given labels."""
     optimizer: Optimizer | Callable[[Iterable[nn.Parameter]], Optimizer] | None = None
-    """An optimizer over the model's parameters, or what makes one of them; SGD with momentum
-    if left out."""
     precision: Precision = "fp32"
-    """``fp32`` is PyTorch's default (recent GPUs then use TF32 in convolutions, not in matrix
-    products), ``tf32`` is TF32 in both, ``bf16`` and ``fp16`` are autocast."""
     memory_format: MemoryFormat = "contiguous"
-    """How images lie in memory."""
     num_samples: int | None = None
-    """Samples in the batch; by default the first size of the first input tensor."""
     name: str = ""
-    """What reports call it; by default the model's class."""
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -61,7 +66,7 @@ class Step:
         if not is_made and not callable(self.optimizer):
             raise ValueError(
                 f"A step's optimizer cannot be {self.optimizer!r}; give an optimizer over the "
-                "model's parameters, or a function that makes one of them."
+                "model's parameters, or a function that makes one from them."
             )
         if not any(True for _ in tensors_in(self.inputs)):
             raise ValueError("A step's inputs hold no tensor; give the model's batch.")
@@ -102,30 +107,7 @@ class Step:
 
 
 def call_model(model: nn.Module, inputs: Any) -> Any:
-    """Call a model with one tensor, a tuple of arguments, or a dict of them."""
+    """Call a model with a mapping of named arguments, a tuple or list of them, or with one."""
     if isinstance(inputs, Mapping):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, list | tuple) else model(inputs)
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors inside nested tuples, lists and mappings."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from tensors_in(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from tensors_in(each)
-
-
-def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same nested tuples, lists and dicts with every tensor changed."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: map_tensors(each, change) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(map_tensors(each, change) for each in value)
-    return value

@@ -1,4 +1,4 @@
-"""Buffers on their way: batch norm's statistics and what else a model keeps beside parameters."""
+"""Exchange of buffers: batch norm's statistics, and whatever a model keeps besides parameters."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ def start_buffers(replica: Replica, team: Team) -> list[tuple[Pending, FlatLayou
     return started
 
 
-def contribution(flat: torch.Tensor, *, is_heard: bool) -> torch.Tensor:
-    """Buffers for a sum over workers; behind them, 1 for each value that is in the sum, else 0.
+def contribution(flat: torch.Tensor, *, is_heard: bool, weight: int = 1) -> torch.Tensor:
+    """Buffers for a sum; behind them, the weight of each value that is in the sum, else 0.
 
     Values that are not finite are not in it: they are broken, or the -inf of a mask.
     """
     counts = flat.isfinite() & is_heard
-    return torch.cat([flat.where(counts, torch.zeros_like(flat)), counts.to(flat.dtype)])
+    summands = torch.cat([flat.where(counts, torch.zeros_like(flat)), counts.to(flat.dtype)])
+    return summands if weight == 1 else summands.mul_(weight)
 
 
 def mean_of_contributions(summed: torch.Tensor) -> torch.Tensor:
@@ -40,12 +41,12 @@ def mean_of_contributions(summed: torch.Tensor) -> torch.Tensor:
 
 
 def replace_buffers(layout: FlatLayout, mean: torch.Tensor) -> None:
-    """Take over the average, where there is one."""
+    """Set the buffers to the average, where there is one."""
     layout.unpack(torch.where(mean.isfinite(), mean, layout.pack()))
 
 
 def merge_buffers(layout: FlatLayout, mean: torch.Tensor, sent: torch.Tensor) -> None:
-    """Take over an average that is some steps old, and keep the change since then.
+    """Merge an average that is some steps old, keeping the change since then.
 
     Batch norm's statistics move a tenth of the way at each step: without this they would be set
     back by every late exchange, and never arrive.

@@ -2,69 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
-
+from paceline.cluster.record import Count, CountOrZero, NotNegative, Positive, Share
 from paceline.strategies.buffers import settle_buffers
-from paceline.strategies.periodic import Periodic, PeriodicOptions
+from paceline.strategies.periodic import Periodic, Weighting, check_delay
 from paceline.strategies.plateau import Plateau
 from paceline.strategies.replica import Replica
-from paceline.strategies.strategy import Options
+from paceline.strategies.schedule import Phase, Schedule
+from paceline.strategies.wire import WireName
 from paceline.teams import Workers
 
-Phase = Literal["warm-up", "cycling", "cool-down"]
+PhaseName = Literal["warm-up", "cycling", "cool-down"]
 
-
-class DasoOptions(PeriodicOptions):
-    """Options of DASO. Phases are given in steps, or in epochs with ``steps_per_epoch``."""
-
-    period: int = Field(4, ge=1, description="B at first: steps between starts of exchanges.")
-    delay: int = Field(1, ge=0, description="W at first: steps from a start to its merge.")
-    max_period: int = Field(8, ge=1, description="B after a plateau at B = 1.")
-    merge: Literal["stale", "corrected"] = Field(
-        "corrected", description="How a result that is some steps old is taken over."
-    )
-    late: Literal["continue", "wait"] = Field(
-        "continue",
-        description="An exchange that has not arrived after W steps: train on and merge it "
-        "when it has (at the latest when the next one starts), or wait.",
-    )
-    threshold: float = Field(
-        0.05, ge=0, lt=1, description="Relative improvement that ends a plateau."
-    )
-    patience: int = Field(2, ge=0, description="Reports without improvement that are no plateau.")
-    warmup_steps: int | None = Field(None, ge=0, description="Blocking steps at first (4).")
-    cooldown_steps: int | None = Field(
-        None, ge=0, description="Blocking last steps (4; 1 at least)."
-    )
-    total_steps: int | None = Field(None, ge=1, description="Length of the run, if known.")
-    warmup_epochs: float | None = Field(None, ge=0, description="Blocking epochs at first.")
-    cooldown_epochs: float | None = Field(None, ge=0, description="Blocking epochs at last.")
-    total_epochs: float | None = Field(None, gt=0, description="Length of the run in epochs.")
-    steps_per_epoch: int | None = Field(None, ge=1, description="Needed for epochs.")
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.delay > self.period:
-            raise ValueError(f"delay={self.delay} must not be longer than period={self.period}")
-        for name in ("warmup", "cooldown", "total"):
-            in_epochs = getattr(self, f"{name}_epochs")
-            if in_epochs is not None and getattr(self, f"{name}_steps") is not None:
-                raise ValueError(f"give {name}_steps or {name}_epochs, not both")
-            if in_epochs is not None and self.steps_per_epoch is None:
-                raise ValueError(f"{name}_epochs needs steps_per_epoch")
-        return self
-
-    def in_steps(self, name: str, default: int | None) -> int | None:
-        """A length in steps, however it was given."""
-        epochs = getattr(self, f"{name}_epochs")
-        if epochs is not None:
-            assert self.steps_per_epoch is not None
-            in_steps: int = round(epochs * self.steps_per_epoch)
-            return in_steps
-        steps: int | None = getattr(self, f"{name}_steps")
-        return default if steps is None else steps
+_PHASE_STEPS = 4
+"""The length of warm-up and cool-down, where none is given."""
 
 
 class Daso(Periodic):
@@ -72,30 +24,86 @@ class Daso(Periodic):
 
     Warm-up and cool-down exchange at every step, blocking. In between, an exchange starts every B
     steps and is merged W steps later. When the reported metric goes flat, B and W are halved; when
-    it goes flat at B = 1, they return to the maximum.
+    it goes flat at B = 1, they return to the maximum. Lengths of phases are given in steps, or in
+    epochs together with ``steps_per_epoch``.
+
+    Args:
+        period: B at first: steps between starts of exchanges.
+        delay: W at first: steps from a start to its merge.
+        max_period: B after a plateau at B = 1.
+        merge: How a result that is some steps old is merged: "stale" or "corrected".
+        late: An exchange that has not arrived after W steps: "continue" trains on and merges it
+            when it has (at the latest when the next one starts), "wait" waits for it.
+        threshold: The relative improvement that ends a plateau.
+        patience: Reports without improvement that are no plateau yet.
+        warmup_steps: Blocking steps at first; by default 4.
+        cooldown_steps: Blocking steps at the end; by default 4, at least 1.
+        total_steps: The length of the run, if it is known.
+        warmup_epochs: Blocking epochs at first.
+        cooldown_epochs: Blocking epochs at the end.
+        total_epochs: The length of the run in epochs.
+        steps_per_epoch: Needed for lengths in epochs.
+        wire: The form in which parameters travel between nodes: "fp32", "bf16", "fp16" or "int8".
+        chunk_bytes: An exchange travels in parts of this size.
+        rate_bytes_per_s: The most that an exchange may send per second, to leave the link to
+            others.
+        weighting: What counts in an average: "workers" weights each node by its number of workers,
+            as one large batch would; with "nodes" all nodes count alike.
+
     """
 
-    options_type: ClassVar[type[Options]] = DasoOptions
-    options: DasoOptions
     summary = "hierarchical, asynchronous exchanges at a rate that adapts to the loss"
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.period = self.options.period
-        self.delay = self.options.delay
-        self.merge_rule = self.options.merge
-        self.late = self.options.late
-        self._warmup = self.options.in_steps("warmup", 4) or 0
-        self._cooldown = self.options.in_steps("cooldown", 4) or 0
-        self._total = self.options.in_steps("total", None)
+    def __init__(
+        self,
+        *,
+        period: Count = 4,
+        delay: CountOrZero = 1,
+        max_period: Count = 8,
+        merge: Literal["stale", "corrected"] = "corrected",
+        late: Literal["continue", "wait"] = "continue",
+        threshold: Share = 0.05,
+        patience: CountOrZero = 2,
+        warmup_steps: CountOrZero | None = None,
+        cooldown_steps: CountOrZero | None = None,
+        total_steps: Count | None = None,
+        warmup_epochs: NotNegative | None = None,
+        cooldown_epochs: NotNegative | None = None,
+        total_epochs: Positive | None = None,
+        steps_per_epoch: Count | None = None,
+        wire: WireName = "fp32",
+        chunk_bytes: Count = 16 << 20,
+        rate_bytes_per_s: Positive | None = None,
+        weighting: Weighting = "workers",
+    ) -> None:
+        super().__init__(
+            wire=wire,
+            chunk_bytes=chunk_bytes,
+            rate_bytes_per_s=rate_bytes_per_s,
+            weighting=weighting,
+        )
+        check_delay(delay, period)
+        self.period = period
+        self.delay = delay
+        self.merge_rule = merge
+        self.late = late
+        self._max_period = max_period
+        self._has_delay = delay > 0
+        self._threshold = threshold
+        self._patience = patience
+        warmup = _in_steps("warmup", warmup_steps, warmup_epochs, steps_per_epoch)
+        cooldown = _in_steps("cooldown", cooldown_steps, cooldown_epochs, steps_per_epoch)
+        self._warmup = _PHASE_STEPS if warmup is None else warmup
+        self._cooldown = _PHASE_STEPS if cooldown is None else cooldown
+        self._total = _in_steps("total", total_steps, total_epochs, steps_per_epoch)
 
     def start(self, replica: Replica, workers: Workers) -> None:
         """Nothing is known about the metric yet."""
         super().start(replica, workers)
-        self._plateau = Plateau(threshold=self.options.threshold, patience=self.options.patience)
+        self._plateau = Plateau(threshold=self._threshold, patience=self._patience)
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> PhaseName:
         """The phase that the current step belongs to."""
         if self.step <= self._warmup:
             return "warm-up"
@@ -104,14 +112,25 @@ class Daso(Periodic):
             return "cool-down"
         return "cycling"
 
-    def phases(self) -> dict[str, int | None]:
+    def schedule(self) -> Schedule:
         """Warm-up, cycling, and cool-down where the run's length is known."""
         if self._total is None:
-            return {"warm-up": self._warmup, "cycling": None}
-        warmup = min(self._warmup, self._total)
-        cooldown = min(self._total - warmup, max(1, self._cooldown))
-        cycling = self._total - warmup - cooldown
-        return {"warm-up": warmup, "cycling": cycling, "cool-down": cooldown}
+            warm_up = Phase("warm-up", self._warmup, period=1)
+            cycling = Phase("cycling", period=self.period)
+            return Schedule(phases=(warm_up, cycling), main="cycling", wants_length=True)
+        num_first = min(self._warmup, self._total)
+        num_last = min(self._total - num_first, max(1, self._cooldown))
+        phases = (
+            Phase("warm-up", num_first, period=1),
+            Phase("cycling", self._total - num_first - num_last, period=self.period),
+            Phase("cool-down", num_last, period=1),
+        )
+        return Schedule(phases=phases, main="cycling")
+
+    def set_run_length(self, num_steps: int) -> None:
+        """Cool down at the end of so many steps, unless another length was given."""
+        if self._total is None:
+            self._total = num_steps
 
     def after_step(self) -> None:
         """At the last step all workers become equal, if it is known which one that is."""
@@ -135,8 +154,8 @@ class Daso(Periodic):
             self.period //= 2
             self.delay = min(self.period, max(1, self.delay // 2)) if self.delay else 0
         else:
-            self.period = self.options.max_period
-            self.delay = max(1, self.period // 4) if self.options.delay else 0
+            self.period = self._max_period
+            self.delay = max(1, self.period // 4) if self._has_delay else 0
 
     def status(self) -> dict[str, float]:
         """B, W and the phase as a number: 0 warm-up, 1 cycling, 2 cool-down."""
@@ -153,8 +172,21 @@ class Daso(Periodic):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave."""
+        """Restore what :meth:`state_dict` returned."""
         super().load_state_dict(state)
         self.period = state["period"]
         self.delay = state["delay"]
         self._plateau.load_state_dict(state["plateau"])
+
+
+def _in_steps(
+    name: str, steps: int | None, epochs: float | None, steps_per_epoch: int | None
+) -> int | None:
+    """A length in steps, however it was given."""
+    if epochs is None:
+        return steps
+    if steps is not None:
+        raise ValueError(f"give {name}_steps or {name}_epochs, not both")
+    if steps_per_epoch is None:
+        raise ValueError(f"{name}_epochs needs steps_per_epoch")
+    return round(epochs * steps_per_epoch)

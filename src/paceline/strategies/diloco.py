@@ -2,71 +2,109 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
-
 import torch
-from pydantic import Field, model_validator
 
+from paceline.cluster.record import Count, CountOrZero, Positive, Share
 from paceline.strategies.outer import OuterNesterov
-from paceline.strategies.periodic import Periodic, PeriodicOptions
-from paceline.strategies.strategy import Options
-
-
-class DilocoOptions(PeriodicOptions):
-    """Options of DiLoCo."""
-
-    period: int = Field(32, ge=1, description="Steps from one outer step to the next.")
-    outer_lr: float = Field(0.7, gt=0, description="Learning rate of the outer optimizer.")
-    outer_momentum: float = Field(0.9, ge=0, lt=1, description="Its Nesterov momentum.")
+from paceline.strategies.periodic import Periodic, Weighting, check_delay
+from paceline.strategies.wire import WireName
 
 
 class Diloco(Periodic):
-    """Every ``period`` steps an outer Nesterov step from the nodes' average (Douillard 2023)."""
+    """Every ``period`` steps an outer Nesterov step from the nodes' average (Douillard 2023).
 
-    options_type: ClassVar[type[Options]] = DilocoOptions
-    options: DilocoOptions
+    Args:
+        period: Steps from one outer step to the next.
+        outer_lr: The learning rate of the outer optimizer.
+        outer_momentum: The outer optimizer's Nesterov momentum.
+        wire: The form in which parameters travel between nodes: "fp32", "bf16", "fp16" or "int8".
+        chunk_bytes: An exchange travels in parts of this size.
+        rate_bytes_per_s: The most that an exchange may send per second, to leave the link to
+            others.
+        weighting: What counts in an average: "workers" weights each node by its number of workers,
+            as one large batch would; with "nodes" all nodes count alike.
+
+    """
+
     summary = "rare exchanges with an outer Nesterov optimizer"
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.period = self.options.period
+    def __init__(
+        self,
+        *,
+        period: Count = 32,
+        outer_lr: Positive = 0.7,
+        outer_momentum: Share = 0.9,
+        wire: WireName = "fp32",
+        chunk_bytes: Count = 16 << 20,
+        rate_bytes_per_s: Positive | None = None,
+        weighting: Weighting = "workers",
+    ) -> None:
+        super().__init__(
+            wire=wire,
+            chunk_bytes=chunk_bytes,
+            rate_bytes_per_s=rate_bytes_per_s,
+            weighting=weighting,
+        )
+        self.period = period
+        self._outer_lr = outer_lr
+        self._outer_momentum = outer_momentum
 
     def make_outer(self, values: torch.Tensor) -> OuterNesterov:
         """Nesterov momentum over exchanges."""
-        return OuterNesterov(values, lr=self.options.outer_lr, momentum=self.options.outer_momentum)
-
-
-class StreamingDilocoOptions(DilocoOptions):
-    """Options of streaming DiLoCo."""
-
-    fragments: int = Field(4, ge=1, description="Parts of the model, exchanged in turn.")
-    delay: int = Field(2, ge=0, description="Steps from an exchange to its merge.")
-    keep: float = Field(
-        0.5, ge=0, lt=1, description="Share of a worker's own parameters in a merge."
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.delay > self.period:
-            raise ValueError(f"delay={self.delay} must not be longer than period={self.period}")
-        if self.fragments > self.period:
-            raise ValueError(
-                f"{self.fragments} fragments cannot take turns in a period of {self.period} "
-                "steps; ask for fewer fragments or a longer period"
-            )
-        return self
+        return OuterNesterov(values, lr=self._outer_lr, momentum=self._outer_momentum)
 
 
 class StreamingDiloco(Diloco):
-    """DiLoCo fragment by fragment, overlapped with compute (Douillard et al. 2025)."""
+    """DiLoCo fragment by fragment, overlapped with compute (Douillard et al. 2025).
 
-    options_type: ClassVar[type[Options]] = StreamingDilocoOptions
-    options: StreamingDilocoOptions
+    Args:
+        period: Steps from one outer step of a fragment to its next.
+        fragments: Parts of the model, exchanged in turn.
+        delay: Steps from an exchange to its merge.
+        keep: The share of a worker's own parameters in a merge.
+        outer_lr: The learning rate of the outer optimizer.
+        outer_momentum: The outer optimizer's Nesterov momentum.
+        wire: The form in which parameters travel between nodes: "fp32", "bf16", "fp16" or "int8".
+        chunk_bytes: An exchange travels in parts of this size.
+        rate_bytes_per_s: The most that an exchange may send per second, to leave the link to
+            others.
+        weighting: What counts in an average: "workers" weights each node by its number of workers,
+            as one large batch would; with "nodes" all nodes count alike.
+
+    """
+
     summary = "DiLoCo in fragments, overlapped with compute"
     merge_rule = "lerp"
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.num_fragments = self.options.fragments
-        self.delay = self.options.delay
-        self.keep = self.options.keep
+    def __init__(
+        self,
+        *,
+        period: Count = 32,
+        fragments: Count = 4,
+        delay: CountOrZero = 2,
+        keep: Share = 0.5,
+        outer_lr: Positive = 0.7,
+        outer_momentum: Share = 0.9,
+        wire: WireName = "fp32",
+        chunk_bytes: Count = 16 << 20,
+        rate_bytes_per_s: Positive | None = None,
+        weighting: Weighting = "workers",
+    ) -> None:
+        super().__init__(
+            period=period,
+            outer_lr=outer_lr,
+            outer_momentum=outer_momentum,
+            wire=wire,
+            chunk_bytes=chunk_bytes,
+            rate_bytes_per_s=rate_bytes_per_s,
+            weighting=weighting,
+        )
+        check_delay(delay, period)
+        if fragments > period:
+            raise ValueError(
+                f"{fragments} fragments cannot take turns in a period of {period} steps; ask for "
+                "fewer fragments or a longer period"
+            )
+        self.num_fragments = fragments
+        self.delay = delay
+        self.keep = keep

@@ -29,7 +29,7 @@ class Fragment:
 
 
 class Exchange:
-    """Parameters of one fragment, and the buffers, on their way.
+    """An exchange of one fragment's parameters, and of the buffers, under way.
 
     One worker of each node (the ``representative``, by its place in the node) talks to its peers on
     the other nodes and passes the result on inside its node. All of it runs in the background.
@@ -44,6 +44,7 @@ class Exchange:
         representative: int,
         step: int,
         rate_bytes_per_s: float | None,
+        weights: Sequence[int],
     ) -> None:
         self.fragment = fragment
         self.step = step
@@ -55,7 +56,16 @@ class Exchange:
         self.buffers_sent = [layout.pack() for layout in replica.buffer_layouts()]
         self.buffers = [torch.empty_like(flat) for flat in self.buffers_sent]
         """Become the average over the representatives of all nodes."""
-        self.healthy = torch.ones(workers.num_nodes, device=replica.device)
+        self.weights = torch.ones(workers.num_nodes, device=replica.device)
+        """What each node counts in the average; 0 where its values were refused."""
+        self._own_weight = weights[workers.node_index]
+        self._weights_across = weights
+        if max(weights) > 1:
+            # A team's members are numbered by their ranks, which need not be in the nodes' order.
+            ranks = [of_node[representative] for of_node in workers.ranks_by_node]
+            self._weights_across = [
+                weight for _, weight in sorted(zip(ranks, weights, strict=True))
+            ]
         self._buffer_mode = replica.buffer_mode
         self._workers = workers
         self._representative = representative
@@ -79,7 +89,7 @@ class Exchange:
         exchange.mean = [copied(flat) for flat in state["mean"]]
         exchange.buffers_sent = [copied(flat) for flat in state["buffers_sent"]]
         exchange.buffers = [copied(flat) for flat in state["buffers"]]
-        exchange.healthy = copied(state["healthy"])
+        exchange.weights = copied(state["healthy"])
         exchange._workers = workers
         exchange._pending = None
         return exchange
@@ -93,7 +103,7 @@ class Exchange:
             "mean": self.mean,
             "buffers_sent": self.buffers_sent,
             "buffers": self.buffers,
-            "healthy": self.healthy,
+            "healthy": self.weights,
         }
 
     def wait(self) -> None:
@@ -107,19 +117,23 @@ class Exchange:
         return self._pending is None or self._pending.done()
 
     @property
+    def total_weight(self) -> int:
+        """What the nodes that are in the average count together; 0 if there is none."""
+        return int(self.weights.sum().item())
+
     def num_healthy(self) -> int:
         """How many nodes are in the average."""
-        return int(self.healthy.sum().item())
+        return sum(weight > 0 for weight in self.weights.tolist())
 
     @property
     def is_own_node_healthy(self) -> bool:
         """Whether this node sent finite values."""
-        return bool(self.healthy[self._workers.node_index].item())
+        return bool(self.weights[self._workers.node_index].item())
 
     def report_unhealthy(self) -> None:
         """Warn about nodes whose values were refused."""
         names = self._workers.node_names
-        refused = [name for name, ok in zip(names, self.healthy.tolist(), strict=True) if not ok]
+        refused = [name for name, ok in zip(names, self.weights.tolist(), strict=True) if not ok]
         if refused:
             warnings.warn(
                 f"non-finite parameters from {', '.join(refused)} were refused in the exchange of "
@@ -138,31 +152,32 @@ class Exchange:
 
     def _talk_across(self, is_healthy: bool) -> None:
         across = self._workers.background.across
-        self.healthy.zero_()
-        self.healthy[self._workers.node_index] = float(is_healthy)
-        across.all_reduce(self.healthy, "sum").wait()
-        count = max(1, self.num_healthy)
+        self.weights.zero_()
+        self.weights[self._workers.node_index] = float(is_healthy * self._own_weight)
+        across.all_reduce(self.weights, "sum").wait()
+        total = max(1, self.total_weight)
         for wire, flat in zip(self.fragment.wires, self.mean, strict=True):
             for index in range(len(wire.chunks)):
                 start_s, before = self._workers.clock(), across.bytes_handed
-                wire.average(flat, index, across, count)
+                wire.average(flat, index, across, total, self._weights_across)
                 self._keep_rate(across.bytes_handed - before, start_s)
         for sent, flat in zip(self.buffers_sent, self.buffers, strict=True):
-            summed = contribution(sent, is_heard=self._are_own_buffers_heard(is_healthy))
+            is_heard = self._are_own_buffers_heard(is_healthy)
+            summed = contribution(sent, is_heard=is_heard, weight=self._own_weight)
             across.all_reduce(summed, "sum").wait()
             flat.copy_(mean_of_contributions(summed))
 
     def _are_own_buffers_heard(self, is_healthy: bool) -> bool:
         """Whether this node's buffers are in the average: a sick node's are not."""
         if self._buffer_mode == "broadcast":
-            return self._workers.node_index == int(self.healthy.argmax().item())
+            return self._workers.node_index == int((self.weights > 0).int().argmax().item())
         return is_healthy
 
     def _pass_on_in_node(self) -> None:
         node = self._workers.background.node
         if node.size == 1:
             return
-        for flat in (self.healthy, *self.mean, *self.buffers):
+        for flat in (self.weights, *self.mean, *self.buffers):
             node.broadcast(flat, self._representative).wait()
 
     def _keep_rate(self, num_bytes: int, start_s: float) -> None:

@@ -1,4 +1,4 @@
-"""How a worker takes over the nodes' average, which is some steps old when it arrives."""
+"""How a worker merges the nodes' average, which is some steps old when it arrives."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def merge(
     node sent. ``mean`` may be overwritten.
 
     - ``mean``: x ← mean. Steps taken while waiting are lost.
-    - ``stale``: x ← (2W·x + Σ sent) / (2W + P), for P nodes and W steps (Coquelin et al. 2021,
-      equation 1). The longer it took, the less it counts.
+    - ``stale``: x ← (2W·x + P·mean) / (2W + P), for P nodes and W steps (Coquelin et al. 2021,
+      equation 1, whose Σ sent is P·mean). The longer it took, the less it counts.
     - ``corrected``: x ← mean + (x - sent). Steps taken while waiting are kept in full.
     - ``lerp``: x ← keep·x + (1 - keep)·mean (Douillard et al. 2025, "Streaming DiLoCo").
 

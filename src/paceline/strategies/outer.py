@@ -33,6 +33,6 @@ class OuterNesterov:
         return {"anchor": self._anchor, "velocity": self._velocity}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over agreed value and velocity."""
+        """Restore the agreed value and the velocity."""
         self._anchor.copy_(state["anchor"])
         self._velocity.copy_(state["velocity"])

@@ -6,41 +6,40 @@ every ``period`` steps and is merged ``delay`` steps later.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
-from pydantic import Field
 
+from paceline.cluster.record import Count, Positive
 from paceline.strategies.buffers import merge_buffers, replace_buffers, settle_buffers
 from paceline.strategies.exchange import Exchange, Fragment
 from paceline.strategies.layout import FlatLayout
 from paceline.strategies.merge import MergeName, merge, share_kept
 from paceline.strategies.outer import OuterNesterov
 from paceline.strategies.replica import Replica
-from paceline.strategies.strategy import Options, Strategy
+from paceline.strategies.schedule import Phase, Schedule
+from paceline.strategies.strategy import Strategy
 from paceline.strategies.wire import WireName, make_wire
 from paceline.teams import Pending, Team, Workers
 
-
-class PeriodicOptions(Options):
-    """What every strategy with exchanges can be told."""
-
-    wire: WireName = Field("fp32", description="Form in which parameters travel between nodes.")
-    chunk_bytes: int = Field(
-        16 << 20, ge=1, description="An exchange travels in parts of this size."
-    )
-    rate_bytes_per_s: float | None = Field(
-        None, gt=0, description="Most that an exchange may send, to leave the link to others."
-    )
+Weighting = Literal["workers", "nodes"]
 
 
 class Periodic(Strategy):
-    """Nodes train on their own between exchanges. Subclasses set the numbers below."""
+    """Nodes train on their own between exchanges. Subclasses set the numbers below.
 
-    options_type: ClassVar[type[Options]] = PeriodicOptions
-    options: PeriodicOptions
+    Args:
+        wire: The form in which parameters travel between nodes: "fp32", "bf16", "fp16" or "int8".
+        chunk_bytes: An exchange travels in parts of this size.
+        rate_bytes_per_s: The most that an exchange may send per second, to leave the link to
+            others.
+        weighting: What counts in an average: "workers" weights each node by its number of workers,
+            as one large batch would; with "nodes" all nodes count alike.
+
+    """
 
     period: int = 1
     """Steps from one exchange of a fragment to its next."""
@@ -53,6 +52,20 @@ class Periodic(Strategy):
     late: Literal["wait", "continue"] = "wait"
     """What to do when an exchange has not arrived after ``delay`` steps."""
 
+    def __init__(
+        self,
+        *,
+        wire: WireName = "fp32",
+        chunk_bytes: Count = 16 << 20,
+        rate_bytes_per_s: Positive | None = None,
+        weighting: Weighting = "workers",
+    ) -> None:
+        super().__init__()
+        self._wire: WireName = wire
+        self._chunk_bytes = chunk_bytes
+        self._rate_bytes_per_s = rate_bytes_per_s
+        self._weighting: Weighting = weighting
+
     def start(self, replica: Replica, workers: Workers) -> None:
         """Cut the parameters into fragments; nothing is under way."""
         super().start(replica, workers)
@@ -64,6 +77,10 @@ class Periodic(Strategy):
                 RuntimeWarning,
                 stacklevel=2,
             )
+        sizes = workers.node_sizes
+        is_by_workers = self._weighting == "workers"
+        self._weights = [size // math.gcd(*sizes) if is_by_workers else 1 for size in sizes]
+        """What each node counts in an average; 1 where all count alike."""
         self._num_exchanges = 0
         self._last_starts = [self._first_offset(i) for i in range(self.num_fragments)]
         self._in_flight: dict[int, Exchange] = {}
@@ -71,7 +88,7 @@ class Periodic(Strategy):
         self._make_fragments()
 
     def parameters_changed(self) -> None:
-        """Cut the parameters into fragments anew; what outer optimizers had learnt is lost."""
+        """Cut the new parameters into fragments; the outer optimizers' state is lost."""
         assert not self._in_flight
         self._make_fragments()
 
@@ -82,10 +99,10 @@ class Periodic(Strategy):
             flats = [layout.pack() for layout in layouts]
             wires = [
                 make_wire(
-                    self.options.wire,
+                    self._wire,
                     flat,
                     num_nodes=self.workers.num_nodes,
-                    chunk_bytes=self.options.chunk_bytes,
+                    chunk_bytes=self._chunk_bytes,
                 )
                 for flat in flats
             ]
@@ -121,7 +138,7 @@ class Periodic(Strategy):
         return self.step - self._last_starts[fragment] >= self.period
 
     def current_delay(self) -> int:
-        """Steps from a start to its merge. A change holds for what is under way as well."""
+        """Steps from a start to its merge. A change also applies to an exchange under way."""
         return self.delay
 
     def _exchange(self, index: int) -> None:
@@ -145,7 +162,8 @@ class Periodic(Strategy):
             self.workers,
             representative=representative,
             step=self.step,
-            rate_bytes_per_s=self.options.rate_bytes_per_s,
+            rate_bytes_per_s=self._rate_bytes_per_s,
+            weights=self._weights,
         )
 
     def _merge_if_arrived(self, index: int) -> None:
@@ -169,7 +187,7 @@ class Periodic(Strategy):
         arrived_s = self.workers.clock()
         self.waiting_s += arrived_s - start_s
         exchange.report_unhealthy()
-        if exchange.num_healthy > 0:
+        if exchange.total_weight > 0:
             self._take_over(index, exchange)
         self.merging_s += self.workers.clock() - arrived_s
 
@@ -177,9 +195,9 @@ class Periodic(Strategy):
         # A node whose parameters are broken has nothing worth keeping.
         rule = self.merge_rule if exchange.is_own_node_healthy else "mean"
         steps_passed = self.step - exchange.step
-        kept = share_kept(
-            rule, steps_passed=steps_passed, num_nodes=exchange.num_healthy, keep=self.keep
-        )
+        do_all_count_alike = max(self._weights) == 1
+        num_healthy = exchange.total_weight if do_all_count_alike else exchange.num_healthy()
+        kept = share_kept(rule, steps_passed=steps_passed, num_nodes=num_healthy, keep=self.keep)
         fragment = self.fragments[index]
         for place, (layout, wire) in enumerate(zip(fragment.layouts, fragment.wires, strict=True)):
             mean = exchange.mean[place]
@@ -209,7 +227,7 @@ class Periodic(Strategy):
             warnings.warn(
                 f"{self.workers.node_names[self.workers.node_index]} took over the other nodes' "
                 f"average at step {self.step}; its optimizer's state of {num_reset} parameters was "
-                "not finite and starts anew",
+                "not finite and was reset",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -229,7 +247,7 @@ class Periodic(Strategy):
         exchange = self._begin(fragment, representative=0)
         exchange.wait()
         exchange.report_unhealthy()
-        if exchange.num_healthy > 0:
+        if exchange.total_weight > 0:
             for layout, wire, mean in zip(
                 fragment.layouts, fragment.wires, exchange.mean, strict=True
             ):
@@ -237,6 +255,10 @@ class Periodic(Strategy):
                 layout.unpack(mean)
             if not exchange.is_own_node_healthy:
                 self._heal_optimizer()
+
+    def schedule(self) -> Schedule:
+        """One phase, which repeats itself after a period."""
+        return Schedule(phases=(Phase("all", period=self.period),))
 
     def lockstep(self) -> Team:
         """The node's workers: they step with the same gradients, and merge at the same steps."""
@@ -259,7 +281,7 @@ class Periodic(Strategy):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave, or refuse it and change nothing."""
+        """Restore what :meth:`state_dict` returned, or refuse it and change nothing."""
         self._check_state_dict(state)
         super().load_state_dict(state)
         # What is under way works on the wires, which are about to change.
@@ -313,6 +335,12 @@ class Periodic(Strategy):
                     f"buffers={self.replica.buffer_mode!r}; attach with the same"
                 )
             _check_sizes("buffers under way", saved["buffers"], buffers)
+
+
+def check_delay(delay: int, period: int) -> None:
+    """Refuse a merge that would come after the next exchange has started."""
+    if delay > period:
+        raise ValueError(f"delay={delay} must not be longer than period={period}")
 
 
 def _check_sizes(what: str, saved: Sequence[torch.Tensor], layouts: Sequence[FlatLayout]) -> None:

@@ -11,7 +11,7 @@ class Plateau:
 
     A report is an improvement if it is lower than the best so far by more than ``threshold``,
     relative to the best. More than ``patience`` reports in a row without one are a plateau; the
-    count then begins anew.
+    count then starts again at zero.
     """
 
     def __init__(self, *, threshold: float, patience: int) -> None:
@@ -40,6 +40,6 @@ class Plateau:
         return {"best": self._best, "num_bad": self._num_bad}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave."""
+        """Restore what :meth:`state_dict` returned."""
         self._best = state["best"]
         self._num_bad = state["num_bad"]

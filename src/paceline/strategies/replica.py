@@ -40,6 +40,12 @@ class Replica:
 
     Holds each trainable parameter once, however often the model uses it; frozen parameters are
     equal everywhere and never travel.
+
+    Args:
+        model: The model.
+        buffers: What becomes of buffers at exchanges, as in :func:`paceline.attach`.
+        optimizers: The optimizers that train it.
+
     """
 
     def __init__(
@@ -80,7 +86,7 @@ class Replica:
         return self.parameters[0].device
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """What all workers hold alike when a training ends: parameters, and buffers that travel."""
+        """What is equal on all workers when training ends: parameters, and buffers that travel."""
         found: dict[str, torch.Tensor] = dict(self._model.named_parameters())
         if self.buffer_mode != "keep":
             found |= dict(self._model.named_buffers())
@@ -115,7 +121,7 @@ class Replica:
     def reset_broken_optimizer_state(self) -> int:
         """Forget what optimizers know of parameters whose state is not finite; how many these are.
 
-        Averages of gradients that once were NaN stay NaN for ever.
+        Averages of gradients that once were NaN stay NaN forever.
         """
         num_reset = 0
         for optimizer in self._optimizers:

@@ -10,25 +10,34 @@ from typing import Any, ClassVar
 
 import torch
 
-from paceline.cluster.record import Record
 from paceline.strategies.equality import find_unequal, make_equal
+from paceline.strategies.options import Options, checked, options_type_of
 from paceline.strategies.replica import Replica
+from paceline.strategies.schedule import Schedule
 from paceline.teams import Pending, Team, Workers
 
 
-class Options(Record):
-    """The options of a strategy: validated, with a description each, listed by the CLI."""
-
-
 class Strategy:
-    """Base of all training algorithms. Override the moments that the algorithm needs."""
+    """Base of all training algorithms. Override the moments that the algorithm needs.
+
+    The keyword-only parameters of a subclass's constructor are its options.
+    """
 
     options_type: ClassVar[type[Options]] = Options
+    """Made from the constructor."""
     summary: ClassVar[str] = ""
     """One line for the list of strategies."""
+    options: Options
+    """What the constructor was given, validated, and the defaults."""
 
-    def __init__(self, **options: Any) -> None:
-        self.options = self.options_type(**options)
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if "__init__" in vars(cls):
+            cls.__init__ = checked(cls.__init__)  # type: ignore[method-assign]
+        cls.options_type = options_type_of(cls)
+
+    @checked
+    def __init__(self) -> None:
         self.step = 0
         """How many optimizer steps were taken."""
         self.waiting_s = 0.0
@@ -41,19 +50,37 @@ class Strategy:
         """The part of its schedule that the current step belongs to; most strategies have one."""
         return "all"
 
-    def phases(self) -> dict[str, int | None]:
-        """How many steps each phase has, in order; None stands for all the steps that are left."""
-        return {"all": None}
+    def schedule(self) -> Schedule:
+        """The phases of the run, with their lengths and periods; most strategies have one phase."""
+        return Schedule()
+
+    def set_run_length(self, num_steps: int) -> None:
+        """The run will take so many optimizer steps; told before it begins, if it is known."""
+
+    def skip_steps(self, num_steps: int) -> None:
+        """Count so many steps of the current phase as taken: they repeat those that were."""
+        self.step += num_steps
 
     def start(self, replica: Replica, workers: Workers) -> None:
-        """Training begins. All workers have equal parameters and buffers."""
+        """Training begins. All workers have equal parameters and buffers.
+
+        Args:
+            replica: This worker's copy of the model.
+            workers: The workers of the job, as this one sees them.
+
+        """
         self.replica = replica
         self.workers = workers
 
     def bucket_ready(self, bucket: torch.Tensor) -> Pending | None:
-        """A flat bucket of gradients is complete: begin to exchange it, in place, or do nothing.
+        """A bucket of gradients is complete: begin to exchange it, in place, or do nothing.
 
-        What is returned is waited for before the gradients are used.
+        Args:
+            bucket: Gradients of several parameters, one after another in a flat tensor.
+
+        Returns:
+            What is waited for before the gradients are used, if anything.
+
         """
         return None
 
@@ -65,10 +92,15 @@ class Strategy:
         self.step += 1
 
     def report(self, metric: float) -> None:
-        """A metric was reported (lower is better); the same value on all workers."""
+        """A metric was reported.
+
+        Args:
+            metric: The average over all workers, the same on each; lower is better.
+
+        """
 
     def parameters_changed(self) -> None:
-        """The model's trainable parameters are others now; all workers have made them equal."""
+        """The model has other trainable parameters now; they are equal on all workers."""
 
     def finish(self) -> None:
         """Training is over: make all workers equal, bit for bit; here, by an average."""
@@ -93,11 +125,21 @@ class Strategy:
         return {"step": self.step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave."""
+        """Restore the state.
+
+        Args:
+            state: What :meth:`state_dict` returned.
+
+        """
         self.step = state["step"]
 
     def wait(self, pending: Pending) -> None:
-        """Wait, and count the time as waiting."""
+        """Wait, and count the time as waiting.
+
+        Args:
+            pending: What to wait for.
+
+        """
         start = self.workers.clock()
         pending.wait()
         self.waiting_s += self.workers.clock() - start

@@ -40,8 +40,9 @@ class Sync(Strategy):
 class SyncHierarchical(Sync):
     """Averages in three steps: inside the node, across nodes, inside the node again.
 
-    Where all nodes have as many workers, each worker carries its own share of the bucket across,
-    so that the node's whole link is used; otherwise the first worker of each node carries all.
+    Where all nodes have the same number of workers, a reduce-scatter leaves each worker with the
+    node's sum of its own share; it averages that share with its peers on the other nodes, and an
+    all-gather puts the shares together. Otherwise the first worker of each node carries all.
     """
 
     summary = "average every gradient, first inside each node, then across nodes"
@@ -58,17 +59,19 @@ class SyncHierarchical(Sync):
 
     def _sum(self, bucket: torch.Tensor) -> None:
         node, across = self.workers.background.node, self.workers.background.across
-        node.all_reduce(bucket, "sum").wait()
         if self.workers.num_nodes == 1:
-            return
-        if self._are_nodes_equal:
-            share_numel = -(-bucket.numel() // node.size)
-            shares = torch.nn.functional.pad(bucket, (0, share_numel * node.size - bucket.numel()))
-            own = shares[node.rank * share_numel : (node.rank + 1) * share_numel].clone()
+            node.all_reduce(bucket, "sum").wait()
+        elif self._are_nodes_equal:
+            missing = -bucket.numel() % node.size
+            shares = torch.nn.functional.pad(bucket, (0, missing)) if missing else bucket
+            own = shares.new_empty(shares.numel() // node.size)
+            node.reduce_scatter(own, shares, "sum").wait()
             across.all_reduce(own, "sum").wait()
             node.all_gather(shares, own).wait()
-            bucket.copy_(shares[: bucket.numel()])
+            if missing:
+                bucket.copy_(shares[: bucket.numel()])
         else:
+            node.all_reduce(bucket, "sum").wait()
             if node.rank == 0:
                 across.all_reduce(bucket, "sum").wait()
             node.broadcast(bucket, 0).wait()

@@ -11,6 +11,7 @@ rounds once, and each carries its error on (the scheme of Tang et al. 2019, "Dou
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -25,7 +26,7 @@ _BLOCK = 1024
 
 
 class Wire(ABC):
-    """The way of one flat tensor of parameters. Used from background work, in this order."""
+    """How one flat tensor of parameters travels. Called from background work, in this order."""
 
     def __init__(self, numel: int, chunk_numel: int) -> None:
         self.chunks = [
@@ -38,8 +39,19 @@ class Wire(ABC):
         """Note what this node sends; every worker of the node does so, with the same result."""
 
     @abstractmethod
-    def average(self, out: torch.Tensor, index: int, across: Team, num_healthy: int) -> None:
-        """Average one chunk over the healthy nodes; one worker of each node does so."""
+    def average(
+        self, out: torch.Tensor, index: int, across: Team, total: int, weights: Sequence[int]
+    ) -> None:
+        """Average one chunk over the healthy nodes; one worker of each node does so.
+
+        Args:
+            out: Where the average of the whole tensor belongs.
+            index: Which of the chunks.
+            across: One worker of each node.
+            total: What the healthy nodes count together.
+            weights: What each node counts, by its worker's rank in ``across``.
+
+        """
 
     @abstractmethod
     def settle(self, agreed: torch.Tensor) -> None:
@@ -50,7 +62,7 @@ class Wire(ABC):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave."""
+        """Restore what :meth:`state_dict` returned."""
         self.check_state_dict(state)
 
     def check_state_dict(self, state: dict[str, Any]) -> None:
@@ -66,12 +78,16 @@ class FullWire(Wire):
         """Note the values; an unhealthy node adds nothing to the sum."""
         self._sent = sent if is_healthy else torch.zeros_like(sent)
 
-    def average(self, out: torch.Tensor, index: int, across: Team, num_healthy: int) -> None:
-        """Sum over all nodes, then divide by the number that are in the sum."""
+    def average(
+        self, out: torch.Tensor, index: int, across: Team, total: int, weights: Sequence[int]
+    ) -> None:
+        """Sum over all nodes, then divide by what those in the sum count."""
         chunk = self.chunks[index]
         part = out[chunk].copy_(self._sent[chunk])
+        if weights[across.rank] != 1:
+            part.mul_(weights[across.rank])
         across.all_reduce(part, "sum").wait()
-        part.div_(num_healthy)
+        part.div_(total)
 
     def settle(self, agreed: torch.Tensor) -> None:
         """Nothing is carried on."""
@@ -107,10 +123,12 @@ class DeltaWire(Wire):
         missing = -values.numel() % (self._num_nodes * _BLOCK)
         return list(torch.nn.functional.pad(values, (0, missing)).view(self._num_nodes, -1))
 
-    def average(self, out: torch.Tensor, index: int, across: Team, num_healthy: int) -> None:
+    def average(
+        self, out: torch.Tensor, index: int, across: Team, total: int, weights: Sequence[int]
+    ) -> None:
         """Average one shard of the chunk here, and collect the other nodes' shards."""
         chunk, encoded = self.chunks[index], self._encoded[index]
-        mean = self._mean_of_own_shard(encoded, across, num_healthy)
+        mean = self._mean_of_own_shard(encoded, across, total, weights)
         shard_numel = mean.numel()
 
         # This worker's error of the second round, in its own shard of this chunk.
@@ -131,7 +149,7 @@ class DeltaWire(Wire):
         torch.add(self._agreed[chunk], change, out=out[chunk])
 
     def _mean_of_own_shard(
-        self, encoded: list[torch.Tensor], across: Team, num_healthy: int
+        self, encoded: list[torch.Tensor], across: Team, total: int, weights: Sequence[int]
     ) -> torch.Tensor:
         received = [torch.empty_like(part) for part in encoded]
         received[across.rank] = encoded[across.rank]
@@ -149,7 +167,10 @@ class DeltaWire(Wire):
         for pending in pendings:
             pending.wait()
         parts = [self._codec.decode(part) for part in received]
-        return torch.stack(parts).sum(dim=0).div_(num_healthy)
+        for part, weight in zip(parts, weights, strict=True):
+            if weight != 1:
+                part.mul_(weight)
+        return torch.stack(parts).sum(dim=0).div_(total)
 
     def settle(self, agreed: torch.Tensor) -> None:
         """All agree to the bit: all decoded the same bytes."""
@@ -165,7 +186,7 @@ class DeltaWire(Wire):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over agreed values and errors."""
+        """Restore agreed values and errors."""
         self.check_state_dict(state)
         self._agreed.copy_(state["agreed"])
         self._error.copy_(state["error"])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from paceline.steps import Step
-from paceline.steps.step import map_tensors
+from paceline.steps.tensors import map_tensors
 
 
 def resized(step: Step, batch: int) -> Step:

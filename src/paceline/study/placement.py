@@ -14,7 +14,7 @@ from paceline.study.points import Array
 
 def num_nodes_of(workers: Array, per_node: int) -> Array:
     """Nodes that so many workers take."""
-    return np.maximum(1, workers // per_node)
+    return np.asarray(np.maximum(1, workers // per_node))
 
 
 def topology_for(cluster: Cluster, workers: Array, link: Array) -> Topology:

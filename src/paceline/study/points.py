@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
 from typing import Any, Literal, get_args
@@ -43,7 +43,7 @@ class Points:
 
 def make_points(
     axes: Axes,
-    base: dict[AxisName, float],
+    base: Mapping[str, float],
     *,
     strategies: Sequence[str],
     maps: Sequence[tuple[AxisName, AxisName]],
@@ -66,7 +66,7 @@ def make_points(
 
 
 def _sweeps(
-    axes: Axes, base: dict[AxisName, float], strategy: str, scalings: Sequence[Scaling]
+    axes: Axes, base: Mapping[str, float], strategy: str, scalings: Sequence[Scaling]
 ) -> Iterator[dict[str, Any]]:
     yield _row("base", "weak", strategy, base)
     names: tuple[AxisName, ...] = ("batch", "arithmetic", "memory_bandwidth", "link")
@@ -88,7 +88,7 @@ def _sweeps(
 
 def _maps(
     axes: Axes,
-    base: dict[AxisName, float],
+    base: Mapping[str, float],
     strategy: str,
     maps: Sequence[tuple[AxisName, AxisName]],
 ) -> Iterator[dict[str, Any]]:
@@ -98,7 +98,7 @@ def _maps(
 
 
 def _row(
-    sweep: str, scaling: Scaling, strategy: str, values: dict[AxisName, float]
+    sweep: str, scaling: Scaling, strategy: str, values: Mapping[str, float]
 ) -> dict[str, Any]:
     whole = {"batch": round(values["batch"]), "workers": round(values["workers"])}
     return {"sweep": sweep, "scaling": scaling, "strategy": strategy, **values, **whole}

@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 
 from paceline.cluster import Cluster, load_cluster
-from paceline.kernels.library import load_kernel_model
 from paceline.kernels.model import KernelModel
-from paceline.rehearse.predict import known_device, link_uncertainty
+from paceline.rehearse.setting import find_kernel_models
+from paceline.rehearse.summarise import link_uncertainty
 from paceline.steps import Step
 from paceline.strategies import strategy_names
 from paceline.study.axes import Axes, AxisName, make_axes
 from paceline.study.crossings import Curve, crossings_of
 from paceline.study.placement import num_nodes_of
 from paceline.study.points import SCALINGS, Array, Points, Scaling, make_points
+from paceline.study.roofline import RooflineKernel, roofline_kernels
 from paceline.study.table import StudyTable
 from paceline.study.timing import RESOURCES, Timing
 
@@ -42,6 +43,8 @@ class Study:
     strategies: tuple[str, ...]
     scalings: tuple[Scaling, ...]
     warnings: tuple[str, ...]
+    kernels: tuple[RooflineKernel, ...] = ()
+    """What the step computes at the base's batch size, for a roofline chart."""
 
     def base_row(self, strategy: str | None = None) -> dict[str, Any]:
         """The point that all axes go through, for one strategy; by default the first."""
@@ -120,7 +123,7 @@ def study(
         workers=workers,
     )
     kind = chosen.node_kinds[0]
-    base: dict[AxisName, float] = {
+    base: dict[str, float] = {
         "batch": step.batch,
         "arithmetic": 1.0,
         "memory_bandwidth": 1.0,
@@ -132,7 +135,7 @@ def study(
     timing = Timing(
         step=step,
         cluster=chosen,
-        kernel_model=_kernel_model(chosen, kernel_model),
+        kernel_model=find_kernel_models(chosen, None, kernel_model)[kind.device.name],
         jitter=kind.jitter if jitter is None else jitter,
     )
     table = _table(points, timing, progress or _silent)
@@ -146,17 +149,12 @@ def study(
         strategies=names,
         scalings=tuple(scalings),
         warnings=timing.compute_of(step.batch).warnings,
+        kernels=tuple(roofline_kernels(timing.capture_of(step.batch), timing.kernel_model)),
     )
 
 
 def _silent(what: str, done: int, total: int) -> None:
     pass
-
-
-def _kernel_model(cluster: Cluster, kernel_model: KernelModel | Path | None) -> KernelModel:
-    if isinstance(kernel_model, KernelModel):
-        return kernel_model
-    return load_kernel_model(known_device(cluster.node_kinds[0].device), model=kernel_model)
 
 
 def _table(points: Points, timing: Timing, progress: Progress) -> StudyTable:
@@ -208,12 +206,13 @@ def _columns(
 
 def _uncertainty(points: Points, timing: Timing, exposed_share: Array) -> Array:
     own = _by_batch(points, lambda batch: timing.compute_of(batch).uncertainty)
-    return np.hypot((1 - exposed_share) * own, exposed_share * link_uncertainty(timing.cluster))
+    link = link_uncertainty(timing.cluster)
+    return np.asarray(np.hypot((1 - exposed_share) * own, exposed_share * link))
 
 
 def _by_batch(points: Points, value: Callable[[int], float]) -> Array:
     batches, places = np.unique(points.batch, return_inverse=True)
-    return np.array([value(int(batch)) for batch in batches])[places]
+    return np.asarray([value(int(batch)) for batch in batches])[places]
 
 
 def _crossings(

@@ -11,10 +11,12 @@ import numpy as np
 from paceline.cluster import Cluster
 from paceline.collectives import Topology
 from paceline.kernels.model import KernelModel
-from paceline.rehearse.cache import captured, rehearsed
-from paceline.rehearse.compute import Compute, compute_cost, device_calls_s, is_serial
-from paceline.rehearse.rehearsal import Conditions
-from paceline.steps import Step
+from paceline.rehearse import Conditions, Rehearsal
+from paceline.rehearse.cache import known_of
+from paceline.rehearse.compute import Compute, compute_cost
+from paceline.rehearse.rehearsal import has_same_calls
+from paceline.rehearse.step_prices import device_calls_s, is_serial
+from paceline.steps import Capture, Step
 from paceline.study.batches import resized
 from paceline.study.placement import topology_for
 from paceline.study.points import Array, Points
@@ -49,11 +51,15 @@ class Timing:
             self._steps[batch] = resized(self.step, batch)
         return self._steps[batch]
 
+    def capture_of(self, batch: int) -> Capture:
+        """The step's capture with another batch size."""
+        return known_of(self.step_of(batch)).capture
+
     def compute_of(self, batch: int) -> Compute:
         """What one worker computes per step, without any communication."""
         if batch not in self._computes:
             self._computes[batch] = compute_cost(
-                captured(self.step_of(batch)), self.kernel_model, slowdown=self._slowdown
+                self.capture_of(batch), self.kernel_model, slowdown=self._slowdown
             )
         return self._computes[batch]
 
@@ -92,15 +98,18 @@ class Timing:
         batch, num_workers = int(points.batch[0]), int(points.workers[0])
         if num_workers == 1:
             return np.broadcast_to(self._alone_s(conditions, batch), len(points))
-        size = min(num_workers, self.workers_per_node)
         is_one_node = num_workers <= self.workers_per_node
-        sizes = (size,) if is_one_node else (size, size)
-        rehearsal = rehearsed(self.step_of(batch), str(points.strategy[0]), sizes, {})
-        timed = rehearsal.retime(conditions, self.kernel_model)
+        sizes = [num_workers] if is_one_node else [self.workers_per_node] * 2
+        # What a strategy does hardly ever depends on the batch size: one recording serves all.
+        base, own = self.capture_of(self.step.batch), self.capture_of(batch)
+        is_shared = has_same_calls(base, own)
+        step = self.step if is_shared else self.step_of(batch)
+        rehearsal = Rehearsal(step, str(points.strategy[0]), node_sizes=sizes)
+        timed = rehearsal.retime(conditions, self.kernel_model, capture=own if is_shared else None)
         return np.broadcast_to(np.asarray(timed.step_s), len(points))
 
     def _alone_s(self, conditions: Conditions, batch: int) -> Array:
-        calls = captured(self.step_of(batch)).calls
+        calls = self.capture_of(batch).calls
         device_s = device_calls_s(
             calls,
             self.kernel_model,
@@ -116,9 +125,9 @@ class Timing:
 def groups(points: Points, per_node: int) -> Iterator[Array]:
     """Places of the points that one recording can time together."""
     several = points.workers > per_node
-    # Inside one node each number of workers is recorded by itself: they differ in kind (a worker
-    # alone communicates nothing), and there are few of them.
-    shape = np.where(several, per_node + 1, points.workers)
+    # Inside one node all workers do the same, in any number but one: a worker alone communicates
+    # nothing.
+    shape = np.where(several, 3, np.minimum(points.workers, 2))
     _, strategies = np.unique(points.strategy, return_inverse=True)
     keys = np.stack([strategies, points.batch, shape], axis=1)
     _, group = np.unique(keys, axis=0, return_inverse=True)

@@ -1,4 +1,4 @@
-"""Work beside the training: what the workers do together while they compute.
+"""Background work: what the workers do together while they compute.
 
 Background work runs in order, on one thread (and on CUDA on one stream) of its own, over teams of
 its own: two threads that call the same team would meet other workers' calls in another order.
@@ -64,7 +64,7 @@ class Background:
     _streams: dict[int, torch.cuda.Stream] = field(default_factory=dict)
 
     def run(self, work: Callable[[], None], *, device: torch.device) -> Pending:
-        """Run a function after all background work that was asked for before it."""
+        """Run a function after all background work that was requested before it."""
         if device.type != "cuda":
             return self._pending(self._executor.submit(_on_cpu, work))
         index = torch.cuda.current_device() if device.index is None else device.index
@@ -81,7 +81,7 @@ class Background:
         time.sleep(seconds)
 
     def close(self) -> None:
-        """Finish what was asked for and end the thread."""
+        """Finish what was requested and end the thread."""
         self._executor.shutdown(wait=True)
 
 

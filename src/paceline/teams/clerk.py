@@ -1,7 +1,7 @@
 """Everything that is asked of the job's store, on a thread and a connection of its own.
 
-The store is a server on the first node. When its link is gone a request may block for ever, and
-torch offers no way to end it; whoever asks the clerk waits as long as it likes.
+The store is a server on the first node. When its link is gone, a request may block forever, and
+torch offers no way to end it; callers of the clerk choose how long they wait.
 """
 
 from __future__ import annotations

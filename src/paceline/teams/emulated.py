@@ -143,6 +143,10 @@ class EmulatedTeam(WrappedTeam):
         """Combine one number of every member: eight bytes, which no link notices."""
         return self._team.agree(number, op)
 
+    def barrier(self) -> None:
+        """Block until all members have called this; no link notices."""
+        self._team.barrier()
+
     def gather(self, data: bytes) -> list[bytes]:
         """Everybody's bytes: few, which no link notices."""
         return self._team.gather(data)

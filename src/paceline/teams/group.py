@@ -223,6 +223,16 @@ class GroupTeam(Team):
         self.all_reduce(value, op).wait()
         return float(value.item())
 
+    def barrier(self) -> None:
+        """Block until all members have called this."""
+        flag = torch.zeros(1, dtype=torch.float64, device=home_device(self.group))
+        self._bytes_handed += flag.nbytes
+        # Not torch's barrier: NCCL's picks a device of its own.
+        self._begin(
+            "barrier", flag, lambda: dist.all_reduce(flag, group=self.group, async_op=True)
+        ).wait()
+        flag.item()  # CUDA's stream has only been told to wait
+
     def gather(self, data: bytes) -> list[bytes]:
         """Everybody's bytes: first their lengths, then all of them, padded to the longest."""
         device = home_device(self.group)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import uuid
 from pathlib import Path
 
 import psutil
@@ -12,11 +13,11 @@ _PID_NAMESPACE = Path("/proc/self/ns/pid")
 
 
 def machine() -> str:
-    """A name for this machine that no other has: names alone repeat, as in a cloud's images."""
+    """A name for this machine that no other has: host names repeat, as in a cloud's images."""
     try:
         boot = _BOOT_ID.read_text().strip()
-    except OSError:  # not Linux
-        boot = str(psutil.boot_time())
+    except OSError:  # not Linux; the time of the boot would move when the clock is set
+        boot = str(uuid.getnode())
     return f"{socket.gethostname()}/{boot}"
 
 
@@ -34,7 +35,7 @@ def start_time(pid: int) -> float:
 
 
 def is_alive(pid: int, started: float) -> bool:
-    """Whether a process of this machine still runs. One that nobody has buried does not."""
+    """Whether a process of this machine still runs; a zombie does not."""
     try:
         process = psutil.Process(pid)
         is_same = abs(process.create_time() - started) < 1.0

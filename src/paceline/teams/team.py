@@ -16,7 +16,7 @@ Op = Literal["sum", "mean", "max", "min"]
 
 
 class TeamError(RuntimeError):
-    """Workers cannot go on together: one has died, or has not come, or they wait for each other."""
+    """Workers cannot go on together: one died, one did not come, or they wait for each other."""
 
 
 class Pending(ABC):
@@ -34,6 +34,10 @@ class Pending(ABC):
         """Call a function, on any thread, at the moment the result is there.
 
         Never, if what carries the team cannot tell that moment.
+
+        Args:
+            call: The function, without arguments.
+
         """
 
 
@@ -64,42 +68,95 @@ class Team(ABC):
     def keeps_order(self) -> bool:
         """Whether two members' messages to each other are carried in the order of their calls.
 
-        NCCL does: one of the two must send first, and the other receive. Where it is not so, all
-        had better receive first: Gloo carries a call to receive behind what is sent before it, so
-        messages that could pass each other on the line come one after the other.
+        NCCL does: one of the two must send first, and the other receive. Elsewhere all should
+        receive first: Gloo queues a receive behind earlier sends, so that messages that could cross
+        on the link would follow one another.
         """
 
     @abstractmethod
     def all_reduce(self, tensor: torch.Tensor, op: Op = "sum") -> Pending:
-        """Combine the members' tensors; every member gets the result."""
+        """Combine the members' tensors; every member gets the result.
+
+        Args:
+            tensor: This member's values; becomes the result.
+            op: How to combine: ``"sum"``, ``"mean"``, ``"max"`` or ``"min"``.
+
+        """
 
     @abstractmethod
     def broadcast(self, tensor: torch.Tensor, source: int) -> Pending:
-        """Give every member the tensor of the member with rank ``source``."""
+        """Give every member the tensor of one of them.
+
+        Args:
+            tensor: The values to send; becomes the source's on all others.
+            source: The rank of the member whose values all get.
+
+        """
 
     @abstractmethod
     def reduce_scatter(self, output: torch.Tensor, tensor: torch.Tensor, op: Op = "sum") -> Pending:
-        """Combine the members' tensors; each member gets its share, in rank order."""
+        """Combine the members' tensors; each member gets its share, in rank order.
+
+        Args:
+            output: Becomes this member's share of the result.
+            tensor: This member's values, ``size`` times as many as ``output`` has. They may be
+                changed.
+            op: How to combine: ``"sum"``, ``"mean"``, ``"max"`` or ``"min"``.
+
+        """
 
     @abstractmethod
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> Pending:
-        """Lay the members' tensors one after another, in rank order, in every ``output``."""
+        """Lay the members' tensors one after another, in rank order.
+
+        Args:
+            output: Becomes all members' values, ``size`` times as many as ``tensor`` has.
+            tensor: This member's values.
+
+        """
 
     @abstractmethod
     def send(self, tensor: torch.Tensor, to: int) -> Pending:
-        """Send to the member with rank ``to``, which calls :meth:`receive`."""
+        """Send to one member, which calls :meth:`receive`.
+
+        Args:
+            tensor: The values to send.
+            to: The rank of the member that receives them.
+
+        """
 
     @abstractmethod
     def receive(self, tensor: torch.Tensor, source: int) -> Pending:
-        """Receive what the member with rank ``source`` sends."""
+        """Receive what one member sends.
+
+        Args:
+            tensor: Becomes the values that were sent.
+            source: The rank of the member that sends them.
+
+        """
 
     @abstractmethod
     def agree(self, number: float, op: Op = "mean") -> float:
-        """Combine one number of every member and return the result; blocks."""
+        """Combine one number of every member and return the result; blocks.
+
+        Args:
+            number: This member's number.
+            op: How to combine: ``"sum"``, ``"mean"``, ``"max"`` or ``"min"``.
+
+        """
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Block until all members have called this."""
 
     @abstractmethod
     def gather(self, data: bytes) -> list[bytes]:
-        """Everybody's bytes, by rank; blocks. For small things: names, checks, error messages."""
+        """Everybody's bytes, by rank; blocks. For small things: names, checks, error messages.
+
+        Args:
+            data: This member's bytes, as many as it likes.
+
+        """
 
 
 class WrappedTeam(Team):

@@ -7,112 +7,29 @@ and with how many bytes, and where it waited for them. Somebody else puts times 
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal
 
 import torch
 
 from paceline.cluster.collective import CollectiveKind
 from paceline.teams.background import Background
+from paceline.teams.journal import (
+    BackgroundWork,
+    Collective,
+    Journal,
+    Pause,
+    Poll,
+    TeamName,
+    Transfer,
+    Wait,
+)
 from paceline.teams.team import Op, Pending, Team
+from paceline.teams.virtual_clock import VirtualClock
 from paceline.teams.workers import Workers
 
-TeamName = Literal["world", "node", "across"]
 _NUMBER_BYTES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """A collective begins."""
-
-    ticket: int
-    team: TeamName
-    kind: CollectiveKind
-    num_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A worker begins to send to another one, or to receive from it."""
-
-    ticket: int
-    team: TeamName
-    is_sent: bool
-    is_outward: bool
-    """Whether the other worker is on another node."""
-    offset: int
-    """How far its place in its node is from this worker's in its own."""
-    num_bytes: int
-    is_behind: bool = False
-    """Whether it is received, and this worker has begun to send to that one before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Await:
-    """Go on only when a collective, or work in the background, is over."""
-
-    ticket: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """The program asked whether something is over, and was told so or not."""
-
-    ticket: int
-    answer: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """Work in the background, in order behind what was asked for before."""
-
-    ticket: int
-    events: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Background work leaves the links to others for a while."""
-
-    seconds: float
-
-
-@dataclass
-class Journal:
-    """What one worker's program did, in order. Others may add events of their own kinds."""
-
-    events: list[Any] = field(default_factory=list)
-    lateness: int = 0
-    """How often a program that asks whether something is over is told that it is not. Programs may
-    do something else then; whoever puts times to the journal finds out which number is right."""
-    _num_tickets: int = 0
-
-    def append(self, event: Any) -> None:
-        """Add an event."""
-        self.events.append(event)
-
-    def new_ticket(self) -> int:
-        """A number that nothing in this journal has yet."""
-        self._num_tickets += 1
-        return self._num_tickets
-
-    def take(self) -> list[Any]:
-        """All events since the last call."""
-        taken, self.events = self.events, []
-        return taken
-
-    @contextmanager
-    def aside(self) -> Iterator[list[Any]]:
-        """Inside, events go to a list of their own."""
-        before, self.events = self.events, []
-        own = self.events
-        try:
-            yield own
-        finally:
-            self.events = before
 
 
 class VirtualPending(Pending):
@@ -131,7 +48,7 @@ class VirtualPending(Pending):
     def wait(self) -> None:
         """Write down that the program waits here; the second time it does not."""
         if self._ticket is not None:
-            self._journal.append(Await(self._ticket))
+            self._journal.append(Wait(self._ticket))
             self._ticket = None
 
     def done(self) -> bool:
@@ -140,7 +57,7 @@ class VirtualPending(Pending):
             return True
         self._num_asked += 1
         answer = self._num_asked > self._journal.lateness
-        self._journal.append(Ask(self._ticket, answer))
+        self._journal.append(Poll(self._ticket, answer))
         return answer
 
 
@@ -161,7 +78,7 @@ class VirtualTeam(Team):
         self._size = size
         self._rank = rank
         self._peer_of = peer_of  # by rank: whether it is on another node, and its offset
-        self._sent: dict[int, VirtualPending] = {}  # by rank: the last message to it
+        self._sent: dict[int, VirtualPending] = {}  # by rank: the last transfer to it
         self._bytes_handed = 0
 
     @property
@@ -187,7 +104,7 @@ class VirtualTeam(Team):
     def _begin(self, kind: CollectiveKind, num_bytes: int) -> Pending:
         self._bytes_handed += num_bytes
         ticket = self._journal.new_ticket()
-        self._journal.append(Begin(ticket, self._name, kind, num_bytes))
+        self._journal.append(Collective(ticket, self._name, kind, num_bytes))
         return VirtualPending(self._journal, ticket)
 
     def all_reduce(self, tensor: torch.Tensor, op: Op = "sum") -> Pending:
@@ -209,14 +126,14 @@ class VirtualTeam(Team):
     def send(self, tensor: torch.Tensor, to: int) -> Pending:
         """Write down that a message begins."""
         self._bytes_handed += tensor.nbytes
-        self._sent[to] = self._message(tensor, to, is_sent=True)
+        self._sent[to] = self._transfer(tensor, to, is_sent=True)
         return self._sent[to]
 
     def receive(self, tensor: torch.Tensor, source: int) -> Pending:
         """Write down that a message is waited for."""
-        return self._message(tensor, source, is_sent=False)
+        return self._transfer(tensor, source, is_sent=False)
 
-    def _message(self, tensor: torch.Tensor, peer: int, *, is_sent: bool) -> VirtualPending:
+    def _transfer(self, tensor: torch.Tensor, peer: int, *, is_sent: bool) -> VirtualPending:
         if not 0 <= peer < self._size or peer == self._rank:
             raise ValueError(
                 f"Worker {self._rank} of a team of {self._size} has no worker {peer} to send to or "
@@ -226,14 +143,28 @@ class VirtualTeam(Team):
         is_outward, offset = self._peer_of(peer)
         is_behind = not is_sent and peer in self._sent and not self._sent[peer].is_over
         self._journal.append(
-            Message(ticket, self._name, is_sent, is_outward, offset, tensor.nbytes, is_behind)
+            Transfer(ticket, self._name, is_sent, is_outward, offset, tensor.nbytes, is_behind)
         )
         return VirtualPending(self._journal, ticket)
 
     def agree(self, number: float, op: Op = "mean") -> float:
-        """All members are alike, so they agree with this one."""
+        """What the members' play comes to; as long as there is none, all say what this one says."""
+        factor = self._size if op == "sum" else 1
+        if self._journal.readings is None:
+            self._begin("all_reduce", _NUMBER_BYTES).wait()
+            return number * factor if factor > 1 else number
+        ticket = self._journal.new_ticket()
+        own_op: Op = "mean" if op == "sum" else op
+        self._bytes_handed += _NUMBER_BYTES
+        self._journal.append(
+            Collective(ticket, self._name, "all_reduce", _NUMBER_BYTES, float(number), own_op)
+        )
+        VirtualPending(self._journal, ticket).wait()
+        return self._journal.next_reading(float(number), ticket) * factor
+
+    def barrier(self) -> None:
+        """Write down what it costs: as much as agreeing on a number."""
         self._begin("all_reduce", _NUMBER_BYTES).wait()
-        return number * self._size if op == "sum" else number
 
     def gather(self, data: bytes) -> list[bytes]:
         """All members are alike, so they say what this one says."""
@@ -253,7 +184,7 @@ class VirtualBackground(Background):
         ticket = self.journal.new_ticket()
         with self.journal.aside() as events, torch.no_grad():
             work()
-        self.journal.append(Beside(ticket, tuple(events)))
+        self.journal.append(BackgroundWork(ticket, tuple(events)))
         return VirtualPending(self.journal, ticket)
 
     def pause(self, seconds: float) -> None:
@@ -295,5 +226,5 @@ def virtual_workers(
         background=VirtualBackground(node=team("node"), across=team("across"), journal=journal),
         ranks_by_node=nodes,
         node_names=tuple(f"node {place}" for place in range(len(node_sizes))),
-        clock=lambda: 0.0,
+        clock=VirtualClock(journal),
     )

@@ -94,13 +94,18 @@ def find_workers(
     timeout_s: float | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Workers:
-    """The workers of this job, from a two-dimensional ``mesh`` (nodes x workers) or the launcher.
+    """The workers of this job, from a device mesh or the launcher. All workers call it.
 
     Initialises ``torch.distributed`` if the user has not: NCCL for CUDA and Gloo for CPU tensors
-    where there is a GPU for each worker, Gloo alone otherwise; ``backend`` chooses another.
+    where there is a GPU for each worker, Gloo alone otherwise.
 
-    ``timeout_s`` is how long a worker waits for the others before it gives up: by default as long
-    as the process group was told to, ten minutes if it is initialised here.
+    Args:
+        mesh: A mesh of two dimensions, nodes x workers; by default the launcher's variables tell.
+        backend: Another of torch's backends.
+        timeout_s: How long a worker waits for the others before it gives up: by default as long as
+            the process group was told to, ten minutes if it is initialised here.
+        environment: Where the launcher's variables are.
+
     """
     place = find_place(environment)
     if not dist.is_initialized():
@@ -115,9 +120,13 @@ def form_workers(
     timeout_s: float | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Workers:
-    """Form the teams of a job whose node ``i`` has the ranks ``nodes[i]``. All workers call it.
+    """Form the teams of a job. All workers call it.
 
-    ``timeout_s`` is by default the default process group's.
+    Args:
+        nodes: The ranks of each node's workers.
+        timeout_s: How long a worker waits for the others; by default the process group's timeout.
+        environment: Where a lab says which links it emulates.
+
     """
     if timeout_s is not None and not timeout_s > 0:
         raise ValueError(f"timeout_s={timeout_s} must be more than 0")

@@ -16,7 +16,7 @@ from typing import Any
 from paceline.cluster.units import format_size
 
 TRACKS = ("step", "compute", "world", "node", "across", "background")
-"""The tracks of a worker, from top to bottom: what it computes, its teams, work beside."""
+"""The tracks of a worker, from top to bottom: what it computes, its teams, background work."""
 
 _FORMAT = "paceline-trace-1"
 
@@ -47,9 +47,14 @@ def check_trace_path(path: str | Path) -> Path:
 def write_trace(
     path: str | Path, spans: Iterable[Span], *, worker_names: Mapping[int, str], title: str
 ) -> None:
-    """Write spans to ``path``, compressed if it ends in ``.gz``. Times are kept to a microsecond.
+    """Write spans to a file for Perfetto. Times are kept to a microsecond.
 
-    ``worker_names`` has a name for each worker, by its rank in the world.
+    Args:
+        path: A file named ``*.json``, or ``*.json.gz`` to compress it.
+        spans: What the workers did.
+        worker_names: A name for each worker, by its rank in the world.
+        title: What the file shows.
+
     """
     target = check_trace_path(path)
     by_worker: dict[int, list[Span]] = {worker: [] for worker in sorted(worker_names)}
@@ -70,7 +75,15 @@ def write_trace(
 
 
 def read_trace(path: str | Path) -> tuple[list[Span], dict[int, str]]:
-    """The spans of a file that :func:`write_trace` wrote, by worker and track, and the names."""
+    """Read a trace that paceline wrote, measured or predicted.
+
+    Args:
+        path: The file, ``*.json`` or ``*.json.gz``.
+
+    Returns:
+        The spans, by worker and track, and the workers' names by their rank in the world.
+
+    """
     target = check_trace_path(path)
     data = target.read_bytes()
     content = json.loads(gzip.decompress(data) if target.suffix == ".gz" else data)

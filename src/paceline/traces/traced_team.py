@@ -1,6 +1,6 @@
 """Teams that tell an observer what they carry, and when.
 
-They wrap any other teams, so strategies need not know that somebody looks on.
+They wrap any other teams, so a strategy does not know that it is observed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 class Observer(Protocol):
-    """Who is told. Collectives may end on any thread."""
+    """What is told. Its methods may be called on any thread."""
 
     @property
     def is_on(self) -> bool:
@@ -37,7 +37,7 @@ class Observer(Protocol):
     ) -> None:
         """A collective, or a message, of one of the teams is over."""
 
-    def beside(self, start_s: float, end_s: float) -> None:
+    def background_work(self, start_s: float, end_s: float) -> None:
         """Work in the background is over."""
 
     def waited(self, start_s: float, end_s: float) -> None:
@@ -45,7 +45,7 @@ class Observer(Protocol):
 
 
 class WatchedPending(Pending):
-    """Something under way; the observer hears how long it was waited for."""
+    """Something under way; the observer is told how long the training waited for it."""
 
     def __init__(self, pending: Pending, observer: Observer) -> None:
         self._pending = pending
@@ -66,7 +66,7 @@ class WatchedPending(Pending):
 
 
 class TracedPending(WatchedPending):
-    """A collective; the observer hears when it ended, by whoever notices that first."""
+    """A collective; the observer is told once when it has ended."""
 
     def __init__(
         self, pending: Pending, observer: Observer, tell_end: Callable[[float], None]
@@ -151,6 +151,10 @@ class TracedTeam(WrappedTeam):
         """Combine one number of every member, while this one waits."""
         return self._blocking("all_reduce", _NUMBER_BYTES, lambda: self._team.agree(number, op))
 
+    def barrier(self) -> None:
+        """Block until all members have called this."""
+        self._blocking("barrier", _NUMBER_BYTES, self._team.barrier)
+
     def gather(self, data: bytes) -> list[bytes]:
         """Everybody's bytes, while this one waits."""
         num_bytes = len(data) * self.size
@@ -168,10 +172,10 @@ class TracedTeam(WrappedTeam):
         return result
 
 
-class _Beside:
-    """What background work tells: all of it if it was asked for while somebody looked on.
+class _BackgroundObserver:
+    """Observes background work: all of it, if it was requested while the observer was on.
 
-    It may run later than that, and the training does not wait where it waits.
+    It may run later than that. Its waits are not waits of the training.
     """
 
     def __init__(self, observer: Observer) -> None:
@@ -186,8 +190,8 @@ class _Beside:
     ) -> None:
         self._observer.collective(team, kind, num_bytes, start_s, end_s)
 
-    def beside(self, start_s: float, end_s: float) -> None:
-        self._observer.beside(start_s, end_s)
+    def background_work(self, start_s: float, end_s: float) -> None:
+        self._observer.background_work(start_s, end_s)
 
     def waited(self, start_s: float, end_s: float) -> None:
         pass
@@ -199,7 +203,7 @@ class _Beside:
             work()
         finally:
             self.is_on = False
-            self.beside(start_s, self.now())
+            self.background_work(start_s, self.now())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,13 +212,13 @@ class TracedBackground(Background):
 
     inner: Background
     observer: Observer
-    _beside: _Beside = field(repr=False)
+    _inner_observer: _BackgroundObserver = field(repr=False)
 
     def run(self, work: Callable[[], None], *, device: torch.device) -> Pending:
-        """Run a function after all background work that was asked for before it."""
+        """Run a function after all background work that was requested before it."""
         if not self.observer.is_on:
             return self.inner.run(work, device=device)
-        pending = self.inner.run(lambda: self._beside.run(work), device=device)
+        pending = self.inner.run(lambda: self._inner_observer.run(work), device=device)
         return WatchedPending(pending, self.observer)
 
     def pause(self, seconds: float) -> None:
@@ -222,13 +226,13 @@ class TracedBackground(Background):
         self.inner.pause(seconds)
 
     def close(self) -> None:
-        """Finish what was asked for and end the thread."""
+        """Finish what was requested and end the thread."""
         self.inner.close()
 
 
 def traced_workers(workers: Workers, observer: Observer) -> Workers:
     """The same workers, with teams that tell ``observer`` what they do."""
-    beside = _Beside(observer)
+    inner = _BackgroundObserver(observer)
     background = workers.background
     return dataclasses.replace(
         workers,
@@ -238,8 +242,8 @@ def traced_workers(workers: Workers, observer: Observer) -> Workers:
         background=TracedBackground(
             inner=background,
             observer=observer,
-            node=TracedTeam(background.node, "node", beside),
-            across=TracedTeam(background.across, "across", beside),
-            _beside=beside,
+            node=TracedTeam(background.node, "node", inner),
+            across=TracedTeam(background.across, "across", inner),
+            _inner_observer=inner,
         ),
     )

@@ -15,9 +15,9 @@ from paceline.traces.trace import Span, check_trace_path, collective_name, write
 class Tracer:
     """Records what one worker does during some steps, for :func:`write_trace`.
 
-    It observes the teams (:mod:`paceline.traces.traced_team`), and :class:`Pace` tells it what the
-    training is at. At every moment of a recorded step exactly one span of the track ``compute`` is
-    open, so that their lengths add up to the step's.
+    It observes the teams (:mod:`paceline.traces.traced_team`), and the training tells it
+    which phase it is in. At every moment of a recorded step exactly one span of the track
+    ``compute`` is open, so that their lengths add up to the step's.
     """
 
     def __init__(self, path: str | Path, steps: tuple[int, int]) -> None:
@@ -44,7 +44,7 @@ class Tracer:
         """Agree with the others on a moment that all call zero: their clocks differ."""
         self._rank = workers.world.rank
         self._clock = workers.clock
-        workers.world.agree(0.0)
+        workers.world.barrier()
         self._zero_s = self._clock()
         self._begin_step(0, self.now())
 
@@ -98,12 +98,12 @@ class Tracer:
         """A collective, or a message, is over."""
         self._note(team, collective_name(kind, num_bytes), start_s, end_s)
 
-    def beside(self, start_s: float, end_s: float) -> None:
+    def background_work(self, start_s: float, end_s: float) -> None:
         """Work in the background is over."""
         self._note("background", "exchange", start_s, end_s)
 
     def waited(self, start_s: float, end_s: float) -> None:
-        """The training waited, in the middle of whatever it was at."""
+        """The training waited, in the middle of its current phase."""
         phase = self._phase
         self._enter("wait", start_s)
         self._enter(phase, end_s)

@@ -43,7 +43,8 @@ def attach(
     Args:
         model: Any module; it keeps its class and its state-dict keys. Move it to its device first.
         optimizer: Any optimizer over the model's parameters, or a list of them.
-        strategy: A name (``paceline strategies`` lists them) or a strategy object.
+        strategy: A name (``paceline strategies`` lists them), or a strategy object such as
+            ``paceline.Daso(period=8)``.
         workers: The workers of the job. By default they are found from the launcher (torchrun,
             Slurm, Open MPI); a two-dimensional ``DeviceMesh``, nodes x workers, also tells.
         timeout: How long a worker waits for the others before it gives up with a ``TeamError``:
@@ -58,19 +59,21 @@ def attach(
             communicated and waited for. The first worker writes it at ``pace.finish()``.
         trace_steps: The first step to trace, counted from 0 at this call, and the one after the
             last.
-        enabled: ``False`` makes everything a no-op, so that one script serves both.
-        **options: The strategy's options.
+        enabled: ``False`` makes everything a no-op, so that one script trains with and without
+            paceline. No process group is started.
+        **options: The strategy's options, where it is given by name: ``attach(model, optimizer,
+            "daso", period=8)`` is ``attach(model, optimizer, paceline.Daso(period=8))``.
 
     """
     optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
-    if not enabled:
-        return IdlePace(model, optimizers)
     if buffers not in ("mean", "keep", "broadcast"):
         raise ValueError(f"buffers={buffers!r} is not known; use 'mean', 'keep' or 'broadcast'")
     if report_every < 1:
         raise ValueError(f"report_every={report_every} must be at least 1")
     timeout_s = _seconds(timeout)
     chosen = make_strategy(strategy, **options)
+    if not enabled:
+        return IdlePace(model, optimizers, chosen)
     tracer = None if trace is None else Tracer(trace, trace_steps)
     if isinstance(workers, Workers) and timeout_s is not None:
         raise ValueError(

@@ -67,7 +67,7 @@ class Bucket:
         )
 
     def spread_over_active(self) -> None:
-        """Make the average over all workers that over those that have data."""
+        """Turn the average over all workers into the average over those that have data."""
         share = self._used[-1].item()
         if share not in (0.0, 1.0):
             self.flat.div_(share)
@@ -164,7 +164,7 @@ class Buckets:
         self._missing.clear()
 
     def stand_by(self, wait: Callable[[Pending], None]) -> None:
-        """Take part in the others' exchange with nothing of one's own."""
+        """Take part in the others' exchange, contributing nothing."""
         for bucket in self.buckets:
             bucket.flat.zero_()
             bucket.pending = self._on_ready(bucket.flat)

@@ -20,12 +20,12 @@ _STATE_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """What is saved and loaded; without strategy and workers under ``enabled=False``."""
+    """What is saved and loaded; under ``enabled=False`` of one worker, without a strategy."""
 
     model: nn.Module
     optimizers: Sequence[Optimizer]
-    strategy: Strategy | None = None
-    workers: Workers | None = None
+    workers: Workers
+    strategy: Strategy | None
 
     @property
     def device(self) -> torch.device:
@@ -66,9 +66,7 @@ class Contents:
 
         None where the parameters may differ as well.
         """
-        if self.strategy is None or self.workers is None:
-            return None
-        if self.strategy.lockstep() is not self.workers.world:
+        if self.strategy is None or self.strategy.lockstep() is not self.workers.world:
             return None
         digest, saved = hashlib.blake2b(), self.model.state_dict()
         for name, buffer in self.model.named_buffers():

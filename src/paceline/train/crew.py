@@ -14,13 +14,13 @@ class CheckpointError(ValueError):
 
 
 class Crew:
-    """The workers who save or load together; under ``enabled=False`` one alone."""
+    """The workers who save or load together."""
 
-    def __init__(self, workers: Workers | None) -> None:
+    def __init__(self, workers: Workers) -> None:
         self._workers = workers
-        self.rank = 0 if workers is None else workers.world.rank
-        self.leads_node = workers is None or workers.node.rank == 0
-        self.nodes = [[0]] if workers is None else [list(ranks) for ranks in workers.ranks_by_node]
+        self.rank = workers.world.rank
+        self.leads_node = workers.node.rank == 0
+        self.nodes = [list(ranks) for ranks in workers.ranks_by_node]
 
     def share(self, work: Callable[[], Any], *, task: str) -> list[Any]:
         """Do ``work`` on every worker; what it returned on each, by rank, as JSON carries it.
@@ -42,13 +42,10 @@ class Crew:
         return [answer["value"] for answer in answers]
 
     def _gather(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
-        data = json.dumps(answer).encode()
-        everybody = [data] if self._workers is None else self._workers.world.gather(data)
+        everybody = self._workers.world.gather(json.dumps(answer).encode())
         return [json.loads(data) for data in everybody]
 
     def _name(self, rank: int) -> str:
-        if self._workers is None:
-            return f"worker {rank}"
         node = next(i for i, ranks in enumerate(self.nodes) if rank in ranks)
         return f"worker {rank} on {self._workers.node_names[node]}"
 

@@ -1,4 +1,4 @@
-"""Whether all workers attach the same thing, found out before they wait for each other in vain."""
+"""Whether all workers attach the same thing: checked before they would wait for each other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,12 @@ def fingerprint(
 ) -> dict[str, str]:
     """What must be the same on all workers: a value for each name, the telling ones first."""
     kind = type(strategy)
-    options = strategy.options.model_dump(mode="json")
+    # Of other options, such as functions, each process has its own representation.
+    options = {
+        name: value
+        for name, value in strategy.options.model_dump().items()
+        if isinstance(value, bool | int | float | str | None)
+    }
     return {
         "paceline": __version__,
         "torch": torch.__version__,
@@ -44,17 +49,27 @@ def _described(tensor: torch.Tensor) -> str:
     return f"{shape} {kind}{'' if tensor.requires_grad else ' without gradient'}"
 
 
-def is_same(data: bytes, team: Team) -> bool:
-    """Whether all members have the same bytes: two numbers travel, however many bytes there are."""
-    digest = hashlib.blake2b(data, digest_size=8).digest()
-    number = float(int.from_bytes(digest, "big") >> 11)  # what a float64 holds exactly
-    return team.agree(number, "min") == team.agree(number, "max")
+def is_same(data: bytes, team: Team, device: torch.device) -> bool:
+    """Whether all members have the same bytes: two numbers travel, however many bytes there are.
+
+    Args:
+        data: This worker's bytes.
+        team: Who compares.
+        device: Where the team's tensors are.
+
+    """
+    if team.size == 1:
+        return True
+    digest = int.from_bytes(hashlib.blake2b(data, digest_size=7).digest(), "big")
+    extremes = torch.tensor([digest, -digest], device=device)
+    team.all_reduce(extremes, "max").wait()
+    return bool(extremes[0] == -extremes[1])
 
 
-def check_agreement(own: Mapping[str, str], workers: Workers) -> None:
+def check_agreement(own: Mapping[str, str], workers: Workers, device: torch.device) -> None:
     """Refuse, on all workers, if one of them attaches something else: which one, and what."""
     data = json.dumps(own).encode()
-    if is_same(data, workers.world):
+    if is_same(data, workers.world, device):
         return
     texts = [zlib.decompress(part) for part in workers.world.gather(zlib.compress(data))]
     usual = Counter(texts).most_common(1)[0][0]

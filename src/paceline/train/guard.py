@@ -1,4 +1,4 @@
-"""What cannot be attached, and why: refused in a sentence before it trains wrongly."""
+"""What cannot be attached, and why: refused before it would train wrongly."""
 
 from __future__ import annotations
 
@@ -126,9 +126,7 @@ def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
         raise ValueError("attach needs an optimizer, or a list of them")
     for optimizer in optimizers:
         if not isinstance(optimizer, Optimizer):
-            raise ValueError(
-                f"an optimizer is a torch.optim.Optimizer, and cannot be {optimizer!r}"
-            )
+            raise ValueError(f"optimizer={optimizer!r} is not a torch.optim.Optimizer")
     num_foreign = len(foreign_parameters(optimizers, set(model.parameters())))
     if num_foreign:
         raise ValueError(

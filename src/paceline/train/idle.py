@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from paceline.strategies import Strategy
+from paceline.teams.solo import solo_workers
 from paceline.train.checkpoint import load_checkpoint, save_checkpoint
 from paceline.train.contents import Contents
 from paceline.train.pace import Pace
@@ -18,18 +21,32 @@ from paceline.train.stats import Stats
 
 
 class IdlePace(Pace):
-    """What ``attach(..., enabled=False)`` returns: no hooks, no communication."""
+    """What ``attach(..., enabled=False)`` returns: no hooks, no communication.
 
-    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
-        self.stats = Stats()
-        self._is_accumulating = False
+    ``workers`` is this worker alone, and ``strategy`` never starts.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizers: Sequence[Optimizer], strategy: Strategy
+    ) -> None:
+        self.strategy = strategy
+        self.workers = solo_workers()
+        self._stats = Stats()
         self._model = model
         self._optimizers = list(optimizers)
 
-    @contextlib.contextmanager
-    def join(self) -> Iterator[None]:
+    @property
+    def stats(self) -> Stats:
+        """Nothing is counted."""
+        return self._stats
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Gradients are never exchanged."""
+        return contextlib.nullcontext()
+
+    def join(self) -> AbstractContextManager[None]:
         """There is nobody to wait for."""
-        yield
+        return contextlib.nullcontext()
 
     def skip_step(self, optimizer: Optimizer | None = None) -> None:
         """Nobody counts."""
@@ -39,9 +56,6 @@ class IdlePace(Pace):
 
     def finish(self, *, optimizer_state: bool = False) -> None:
         """There is only one worker."""
-
-    def _fail(self, error: BaseException) -> None:
-        """Nobody waits."""
 
     def detach(self) -> None:
         """Nothing was attached."""
@@ -54,12 +68,14 @@ class IdlePace(Pace):
         """There is no state."""
 
     def save(self, folder: str | Path) -> None:
-        """Write model and optimizer."""
+        """Write model and optimizers."""
         save_checkpoint(folder, self._contents())
 
     def load(self, folder: str | Path, *, missing_ok: bool = False) -> None:
-        """Read model and optimizer."""
+        """Read model and optimizers."""
         load_checkpoint(folder, self._contents(), missing_ok=missing_ok)
 
     def _contents(self) -> Contents:
-        return Contents(model=self._model, optimizers=self._optimizers)
+        return Contents(
+            model=self._model, optimizers=self._optimizers, workers=self.workers, strategy=None
+        )

@@ -1,10 +1,15 @@
-"""Workers with unequal numbers of batches: who has run out stands by until all have."""
+"""Workers with unequal numbers of batches: those that run out stand by until all have."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
-from paceline.teams import Workers
+from torch.optim import Optimizer
+
+from paceline.strategies import Strategy
+from paceline.strategies.equality import take_over
+from paceline.train.levelling import level_after_join
 
 Moment = Literal["backward", "step", "report"]
 
@@ -18,8 +23,11 @@ _DOING = {
 class Joining:
     """What all workers are about to do, told before each moment at which they meet."""
 
-    def __init__(self, workers: Workers) -> None:
-        self._workers = workers
+    def __init__(self, strategy: Strategy, optimizers: Sequence[Optimizer]) -> None:
+        self._strategy = strategy
+        self._replica = strategy.replica
+        self._optimizers = optimizers
+        self._workers = workers = strategy.workers
         self._turn = 0
         self._last_turns = [0] * workers.world.size
         self.active = list(range(workers.world.size))
@@ -29,6 +37,11 @@ class Joining:
     def are_all_active(self) -> bool:
         """Whether nobody had run out at the last moment."""
         return len(self.active) == self._workers.world.size
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this worker still had data at the last moment."""
+        return self._workers.world.rank in self.active
 
     def tell(self, moment: Moment | None) -> Moment | None:
         """Say what this worker is about to do (nothing: it has run out); what the others are."""
@@ -48,7 +61,36 @@ class Joining:
                 )
         return said[first]  # type: ignore[return-value]
 
-    def last_of(self, ranks: list[int]) -> int | None:
+    def mean(self, metric: float) -> float:
+        """The average of a metric over the workers that have data."""
+        world = self._workers.world
+        if self.are_all_active:
+            return world.agree(metric, "mean")
+        return world.agree(metric if self.is_active else 0.0, "sum") / len(self.active)
+
+    def share_in_node(self) -> None:
+        """Give those that stand by their node's parameters: one may carry the next exchange."""
+        if self._strategy.lockstep() is None:
+            return
+        ranks = self._workers.ranks_by_node[self._workers.node_index]
+        active = [place for place, rank in enumerate(ranks) if rank in self.active]
+        if 0 < len(active) < len(ranks):
+            take_over(self._replica.tensors().values(), self._workers.node, active[0])
+
+    def level(self) -> None:
+        """Workers in lockstep continue from the one that had data the longest."""
+        team = self._strategy.lockstep()
+        if team is None:
+            return
+        is_world = team is self._workers.world
+        ranks = (
+            range(team.size) if is_world else self._workers.ranks_by_node[self._workers.node_index]
+        )
+        source = self._last_of(ranks)
+        if source is not None:
+            level_after_join(self._replica, self._optimizers, team, source)
+
+    def _last_of(self, ranks: Sequence[int]) -> int | None:
         """Of these workers, the first that had data the longest; None if all ended together."""
         turns = [self._last_turns[rank] for rank in ranks]
         return None if len(set(turns)) == 1 else turns.index(max(turns))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from paceline.strategies.equality import find_unequal, make_equal
+from paceline.strategies.equality import checksum, find_unequal, make_equal
 from paceline.teams import Team
 from paceline.train.fingerprint import is_same
 
@@ -19,7 +19,10 @@ _PLAIN = (bool, int, float, str, type(None))
 
 def is_equal(optimizers: Sequence[Optimizer], team: Team) -> bool:
     """Whether all members' optimizers keep the same, bit for bit."""
-    return is_same(_structure(optimizers), team) and not find_unequal(_tensors(optimizers), team)
+    if team.size == 1:
+        return True
+    sums = [checksum(tensor).item() for tensor in _tensors(optimizers).values()]
+    return is_same(_structure(optimizers) + json.dumps(sums).encode(), team, _device(optimizers))
 
 
 def have_same_settings(optimizers: Sequence[Optimizer], team: Team) -> bool:
@@ -29,7 +32,7 @@ def have_same_settings(optimizers: Sequence[Optimizer], team: Team) -> bool:
         for optimizer in optimizers
         for group in optimizer.param_groups
     ]
-    return is_same(json.dumps(groups).encode(), team)
+    return is_same(json.dumps(groups).encode(), team, _device(optimizers))
 
 
 def take_over(
@@ -39,8 +42,7 @@ def take_over(
     file = io.BytesIO()
     if team.rank == source:
         torch.save([optimizer.state_dict() for optimizer in optimizers], file)
-    device = optimizers[0].param_groups[0]["params"][0].device
-    data = _send(file.getvalue(), team, source, device)
+    data = _send(file.getvalue(), team, source, _device(optimizers))
     if team.rank == source:
         return
     states = torch.load(io.BytesIO(data), weights_only=True)
@@ -52,7 +54,7 @@ def take_over(
 
 def average(optimizers: Sequence[Optimizer], team: Team) -> None:
     """Give all members the average; the first one's, where they do not keep the same things."""
-    if is_same(_structure(optimizers), team):
+    if is_same(_structure(optimizers), team, _device(optimizers)):
         tensors = _tensors(optimizers)
         if find_unequal(tensors, team):
             make_equal(tensors, team)
@@ -68,6 +70,11 @@ def _send(data: bytes, team: Team, source: int, device: torch.device) -> bytes:
     message = torch.frombuffer(content, dtype=torch.uint8).to(device)
     team.broadcast(message, source).wait()
     return message.cpu().numpy().tobytes()
+
+
+def _device(optimizers: Sequence[Optimizer]) -> torch.device:
+    device: torch.device = optimizers[0].param_groups[0]["params"][0].device
+    return device
 
 
 def _entries(optimizers: Sequence[Optimizer]) -> Iterator[tuple[str, Any]]:

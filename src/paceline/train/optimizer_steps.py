@@ -38,7 +38,7 @@ class OptimizerSteps:
         before: Callable[[Optimizer], None],
         after: Callable[[], None],
     ) -> None:
-        # Weak: torch keeps these hooks for ever, and they must not keep a forgotten model alive.
+        # Weak: torch keeps these hooks forever, and they must not keep a forgotten model alive.
         self._is_ours = WeakMethod(is_ours)
         self._before = WeakMethod(before)
         self._after = WeakMethod(after)

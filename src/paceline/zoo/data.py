@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch.utils.data import TensorDataset
 
+from paceline.suggestion import suggestion
 from paceline.zoo.registry import Kind, model_names, zoo_entry
 
 # Long, well-documented modules, in alphabetical order; the text is read in this order.
@@ -137,7 +138,7 @@ def _stdlib_characters(max_characters: int) -> bytes:
 
 _LOADERS: dict[str, Callable[[int], Data]] = {
     "digits": load_digits,
-    # the text is split by position, so that no test window lies amid training text
+    # the text is split by position, so that no test window lies within training text
     "stdlib-text": lambda seed: load_stdlib_text(),
 }
 
@@ -148,10 +149,15 @@ def data_names() -> list[str]:
 
 
 def load_data(name: str, seed: int = 0) -> Data:
-    """Load an embedded data set; ``seed`` chooses the split where there is a choice."""
+    """Load an embedded data set.
+
+    Args:
+        name: One of :func:`data_names`.
+        seed: Chooses the split into training and test set, where there is a choice.
+    """
     loader = _LOADERS.get(name.strip().lower().replace("_", "-"))
     if loader is None:
-        raise ValueError(f"There is no data set {name!r}; there are: {', '.join(data_names())}.")
+        raise ValueError(f"There is no data set {name!r}: {suggestion(name, data_names())}")
     return loader(seed)
 
 

@@ -82,5 +82,5 @@ class DenseNet(nn.Module):
 
 
 def densenet121(*, num_classes: int = 1000) -> DenseNet:
-    """DenseNet with 121 layers and a growth of 32 channels a layer."""
+    """DenseNet with 121 layers and a growth of 32 channels per layer."""
     return DenseNet((6, 12, 24, 16), num_classes=num_classes)

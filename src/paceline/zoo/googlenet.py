@@ -110,7 +110,7 @@ class GoogLeNet(nn.Module):
             nn.MaxPool2d(3, stride=2, ceil_mode=True),
         )
         self.stage3 = nn.Sequential(_stage(192, _STAGE3), nn.MaxPool2d(3, stride=2, ceil_mode=True))
-        # The fourth stage is cut where the auxiliary heads listen: after 4a and after 4d.
+        # The fourth stage is cut where the auxiliary heads branch off: after 4a and after 4d.
         self.stage4a = _stage(_STAGE3[-1].total, _STAGE4[:1])
         self.stage4d = _stage(_STAGE4[0].total, _STAGE4[1:4])
         self.stage4e = nn.Sequential(

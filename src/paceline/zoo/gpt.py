@@ -103,7 +103,7 @@ def small_gpt(
     num_heads: int = 4,
     dropout: float = 0.0,
 ) -> GPT:
-    """A GPT over ASCII characters that a CPU trains in seconds; no dropout, so runs compare."""
+    """A GPT over ASCII characters that a CPU trains in seconds; without dropout by default."""
     return GPT(
         vocabulary=vocabulary,
         context=context,

@@ -65,7 +65,7 @@ class StochasticDepth(nn.Module):
         self.rate = rate
 
     def forward(self, branch: Tensor) -> Tensor:
-        """The branch, zero for the examples whose turn it is."""
+        """The branch, zero for the dropped examples."""
         if not self.training or self.rate == 0.0:
             return branch
         keep = 1.0 - self.rate

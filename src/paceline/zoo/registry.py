@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import Any, Literal
 
 from torch import nn
 
+from paceline.suggestion import suggestion
 from paceline.zoo.alexnet import alexnet
 from paceline.zoo.bert import bert_base
 from paceline.zoo.convnext import convnext_t
@@ -141,15 +141,17 @@ def zoo_entry(name: str) -> ZooEntry:
     """The entry of a name; case, hyphens and underscores do not matter."""
     entry = _BY_KEY.get(_key(name))
     if entry is None:
-        closest = difflib.get_close_matches(_key(name), _BY_KEY, n=1)
-        hint = f"; did you mean {_BY_KEY[closest[0]].name!r}?" if closest else "."
-        known = ", ".join(model_names())
-        raise ValueError(f"The zoo has no model {name!r} (it has: {known}){hint}")
+        raise ValueError(f"The zoo has no model {name!r}: {suggestion(name, model_names())}")
     return entry
 
 
 def build_model(name: str, **overrides: Any) -> nn.Module:
-    """Build a model with fresh weights; ``overrides`` replace its factory's defaults."""
+    """Build a model with fresh weights.
+
+    Args:
+        name: One of :func:`model_names`; case, hyphens and underscores do not matter.
+        overrides: Arguments of the model's own factory, such as ``num_classes``.
+    """
     entry = zoo_entry(name)
     known = list(inspect.signature(entry.factory).parameters)
     unknown = [argument for argument in overrides if argument not in known]

@@ -1,0 +1,58 @@
+"""What a recorded program is timed under: one cluster, or thousands at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from paceline.cluster.node import TYPICAL_JITTER, Node
+from paceline.collectives import Numbers, Topology
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """A cluster of equal nodes in numbers, or many of them in arrays of one length.
+
+    Args:
+        topology: The nodes and the links between them.
+        arithmetic: How many times as fast the device computes as the kernel model's.
+        memory: How many times as fast its memory is.
+        host: How many times as fast its host issues.
+        jitter: How much a worker's time varies: its standard deviation over its mean.
+        node: What else is known of the nodes: their slowdown, and what communication and computing
+            cost each other.
+
+    """
+
+    topology: Topology
+    arithmetic: Numbers = 1.0
+    memory: Numbers = 1.0
+    host: float = 1.0
+    jitter: float = TYPICAL_JITTER
+    node: Node | None = None
+
+    def parts(self, size: int) -> Iterator[Conditions]:
+        """The same conditions, so many at a time."""
+        count = max((len(array) for array in _arrays(self)), default=1)
+        for start in range(0, count, size):
+            yield _cut(self, slice(start, start + size), count)
+
+
+def _arrays(value: Any) -> Iterator[Any]:
+    if is_dataclass(value):
+        for each in fields(value):
+            yield from _arrays(getattr(value, each.name))
+    elif np.ndim(value) == 1:
+        yield value
+
+
+def _cut(value: Any, part: slice, count: int) -> Any:
+    """A part of every array in nested values; numbers stay."""
+    if is_dataclass(value):
+        names = [each.name for each in fields(value)]
+        changed = {name: _cut(getattr(value, name), part, count) for name in names}
+        return replace(value, **changed)  # type: ignore[type-var]
+    return value[part] if np.ndim(value) == 1 and len(value) == count else value

@@ -1,0 +1,94 @@
+"""One worker in a play: its work, its waits, and what slows it down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.collectives import Numbers
+from paceline.rehearse.contention import UnderWay, work_meanwhile
+from paceline.rehearse.jitter import forget_lead
+from paceline.rehearse.program import Role, Work
+from paceline.rehearse.spans import SpanLog
+from paceline.rehearse.worker_clock import WorkerClock
+from paceline.teams.journal import TeamName
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """A communication, or background work, that has an end."""
+
+    at_s: Numbers
+    team: TeamName
+    agreed: float = 0.0
+    """The number that its members agreed on, if they did."""
+
+
+class PlayedWorker:
+    """A worker that is played, for itself or for all that do the same."""
+
+    def __init__(self, number: int, role: Role, log: SpanLog) -> None:
+        self.number = number
+        self.role = role
+        self.rules = role.rules
+        self.ends_s: list[Numbers] = []
+        """Of each step."""
+        self.background_s: Numbers = 0.0
+        """When what was asked for in the background is over."""
+        self.readings: dict[int, float] = {}
+        """What the program read of the clock and heard from teams, by place."""
+        self.under_way = UnderWay()
+        self._work_meanwhile = work_meanwhile(role.program) if self.rules.busy_factor else {}
+        self._log = log
+
+    def note(self, track: str, name: str, start_s: Numbers, end_s: Numbers) -> None:
+        """Note what the worker did from one moment to another."""
+        self._log.note(self.number, track, name, start_s, end_s)
+
+    def all_readings(self) -> tuple[float, ...]:
+        """By place; what was read before the first step was read at 0."""
+        num_readings = max(self.readings, default=-1) + 1
+        return tuple(self.readings.get(place, 0.0) for place in range(num_readings))
+
+    def busy_until_s(self, ticket: int, clock: WorkerClock) -> Numbers | None:
+        """When it is through with what it computes before it waits for what it begins now.
+
+        None where that does not matter.
+        """
+        if not self.rules.busy_factor:
+            return None
+        return clock.ready_s + self._work_meanwhile[ticket]
+
+    def work(self, work: Work, clock: WorkerClock, *, background: bool) -> None:
+        """Compute a stretch of calls."""
+        if self.rules.serial:
+            busy_s = work.host_s + work.device_s
+            end_s = clock.host_s + busy_s
+        else:
+            busy_s = work.device_s
+            end_s = np.maximum(clock.device_s + busy_s, clock.host_s + work.lag_s)
+        if background:
+            # It shares the device with the main program: both get half of it.
+            end_s = end_s + busy_s
+            self.under_way.add(end_s - 2 * busy_s, end_s, 0.5)
+        else:
+            end_s = self.under_way.end_of_work_s(end_s - busy_s, busy_s)
+            if self.rules.jitter:
+                clock.step_deviation = clock.step_deviation + self.rules.jitter * busy_s
+        clock.host_s = end_s if self.rules.serial else clock.host_s + work.host_s
+        clock.device_s = end_s
+        if not background:
+            self.note("compute", work.name, end_s - busy_s, end_s)
+
+    def wait(self, over: Over, clock: WorkerClock, *, background: bool) -> None:
+        """Wait until something is over.
+
+        Background work is a thread that waits; the main program's device does.
+        """
+        before_s = clock.ready_s
+        clock.hold(over.at_s, host=self.rules.serial or background)
+        if self.rules.jitter:
+            forget_lead(self.rules, over.team, clock, over.at_s > before_s)
+        if not background:
+            self.note("compute", "wait", before_s, clock.ready_s)

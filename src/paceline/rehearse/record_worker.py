@@ -1,0 +1,209 @@
+"""Record one worker: what a strategy does around a captured step, by the code that trains.
+
+The step's own kernels are captured once. Here the strategy's code runs for several steps: autograd
+hands out gradients in the order and at the moments of the capture, through a chain of
+autograd functions that compute nothing, and everything that the hooks, the strategy and the
+optimizer do is written down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from paceline.rehearse.choice import own_copy
+from paceline.steps import Capture
+from paceline.steps.fake_world import FakeWorld, meta_world
+from paceline.steps.recorder import Recorder
+from paceline.steps.step import Step
+from paceline.strategies import Phase, Strategy
+from paceline.teams.journal import Journal
+from paceline.teams.virtual import virtual_workers
+from paceline.train import attach
+
+_MIN_STEPS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A stretch of the captured step's calls."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRecording:
+    """One worker's program: what happened in each step, and the phase it belongs to."""
+
+    steps: tuple[tuple[Any, ...], ...]
+    phases: tuple[str, ...]
+    extra_bytes: int
+    """Memory that buckets and the strategy keep beside the plain training's."""
+    is_time_used: bool = False
+    """Whether the program did something with the time, which is then to be found out."""
+
+
+def record_worker(
+    step: Step,
+    capture: Capture,
+    strategy: Strategy,
+    *,
+    node_sizes: tuple[int, ...],
+    node: int = 0,
+    index: int = 0,
+    lateness: int = 0,
+    readings: Sequence[float] | None = None,
+    is_preview: bool = False,
+) -> WorkerRecording:
+    """Run a strategy as one worker of a virtual cluster, around the captured step.
+
+    Args:
+        step: What is trained.
+        capture: The step's capture.
+        strategy: The strategy, which is copied and stays as it is.
+        node_sizes: The number of workers of each node.
+        node: The worker's node.
+        index: The worker's place in its node.
+        lateness: How often a strategy that asks whether an exchange is over hears "no" before
+            "yes".
+        readings: What the strategy reads of the clock and hears from teams that agree; None
+            watches whether that matters.
+        is_preview: One period of each phase is enough, to see what it is like.
+
+    """
+    chosen = own_copy(strategy)
+    journal = Journal(lateness=lateness, readings=readings)
+    workers = virtual_workers(journal, node_sizes, node=node, index=index)
+    with meta_world(step) as world, Recorder(step.precision, journal) as recorder, _Values():
+        recorder.phase = "optimizer"
+        # Strategies read flags and counts: yes, somebody has sent something worth taking over.
+        recorder.number_read = 1.0
+        recorder.muted = True
+        _make_optimizer_state(world)
+        before_bytes = recorder.live_bytes
+        pace = attach(world.model, world.optimizer, chosen, workers=workers)
+        recorder.muted = False
+        extra_bytes = recorder.live_bytes - before_bytes
+        chain = _Chain(world.model, capture, journal)
+        _replay_optimizer(world.optimizer, Replay(chain.end, len(capture.calls)), journal)
+        journal.take()
+        steps: list[tuple[Any, ...]] = []
+        phases: list[str] = []
+        schedule = chosen.schedule()
+        for phase in schedule.phases:
+            num_steps = _num_steps(phase, schedule.longest_period, is_preview=is_preview)
+            for _ in range(num_steps):
+                world.optimizer.zero_grad()
+                chain.run()
+                world.optimizer.step()
+                steps.append(tuple(journal.take()))
+                phases.append(chosen.phase)
+            if phase.num_steps is not None:  # the rest of the phase is like what was seen
+                chosen.skip_steps(phase.num_steps - num_steps)
+        is_time_used = journal.is_time_used
+        pace.detach()
+    return WorkerRecording(
+        steps=tuple(steps),
+        phases=tuple(phases),
+        extra_bytes=extra_bytes,
+        is_time_used=is_time_used,
+    )
+
+
+def _num_steps(phase: Phase, period: int, *, is_preview: bool) -> int:
+    """All steps of a short phase; of a long one enough for two periods of the schedule."""
+    enough = _MIN_STEPS + 2 * period if period > 1 else _MIN_STEPS
+    if is_preview:
+        enough = period + 2
+    return enough if phase.num_steps is None else min(phase.num_steps, enough)
+
+
+def _make_optimizer_state(world: FakeWorld) -> None:
+    for group in world.optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.empty_like(parameter)
+    world.optimizer.step()
+    world.optimizer.zero_grad()
+
+
+def _replay_optimizer(optimizer: Optimizer, replay: Replay, journal: Journal) -> None:
+    """Make an optimizer's steps the captured one; its hooks run around them as ever."""
+
+    def step(_self: Optimizer, _closure: object = None) -> None:
+        journal.append(replay)
+
+    optimizer.__class__ = type("ReplayedOptimizer", (type(optimizer),), {"step": step})
+    optimizer._patch_step_function()
+
+
+class _Chain:
+    """A backward pass that computes nothing: one function per parameter, in captured order."""
+
+    def __init__(self, model: nn.Module, capture: Capture, journal: Journal) -> None:
+        parameters = dict(model.named_parameters())
+        self._journal = journal
+        phases = [call.phase for call in capture.calls]
+        self._forward_end = phases.index("backward")
+        self.end = phases.index("optimizer") if "optimizer" in phases else len(phases)
+        """Where the captured backward pass ends."""
+        ends = [min(gradient.after_call, self.end) for gradient in capture.gradients]
+        ends[-1] = self.end
+        starts = [self._forward_end, *ends[:-1]]
+        self._links = [
+            (parameters[gradient.parameter], Replay(start, end))
+            for gradient, start, end in zip(capture.gradients, starts, ends, strict=True)
+        ]
+        self._gradients: dict[Tensor, Tensor] = {
+            parameter: torch.empty_like(parameter, requires_grad=False)
+            for parameter, _ in self._links
+        }
+
+    def run(self) -> None:
+        """One forward and backward pass."""
+        self._journal.append(Replay(0, self._forward_end))
+        with _disable_current_modes():
+            carrier = torch.zeros(()).requires_grad_()
+            for parameter, replay in reversed(self._links):
+                carrier = _Link.apply(carrier, parameter, self._emit(replay))  # type: ignore[no-untyped-call]
+        carrier.backward()  # type: ignore[no-untyped-call]
+
+    def _emit(self, replay: Replay) -> Callable[[Tensor], Tensor]:
+        def emit(parameter: Tensor) -> Tensor:
+            self._journal.append(replay)
+            with _disable_current_modes():
+                return self._gradients[parameter].detach()
+
+        return emit
+
+
+class _Link(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, carrier: Tensor, parameter: Tensor, emit: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        ctx.emit = emit
+        ctx.parameter = parameter
+        return carrier.view_as(carrier)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        return grads[0], ctx.emit(ctx.parameter), None
+
+
+class _Values(TorchFunctionMode):
+    """What a strategy reads from fakes: that all is well. Every number is 1, every flag is set."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.Tensor.tolist:
+            return [1.0] * args[0].numel()
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,98 @@
+"""Gradients of a backward pass: noticed by hooks, exchanged in buckets while it still runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from paceline.teams import Pending
+from paceline.train.buckets import Buckets, OnBucketReady
+
+
+class Gradients:
+    """Hooks on parameters, which tell when a backward pass begins to give gradients and ends."""
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        *,
+        exchange: OnBucketReady,
+        wait: Callable[[Pending], None],
+        on_begin: Callable[[], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        self._exchange = exchange
+        self._wait = wait
+        self._on_begin = on_begin
+        self._on_end = on_end
+        self._is_local = False
+        self._is_backward_open = False
+        self._has_local = False
+        self._handles: list[RemovableHandle] = []
+        self.hook(parameters)
+
+    def hook(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Look after these parameters, and no others."""
+        self._unhook()
+        self.buckets = Buckets(parameters, self._exchange)
+        self.known = set(parameters)
+        self._handles = [
+            p.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
+            for p in parameters
+        ]
+
+    def release(self) -> None:
+        """Look after no parameter, and give every gradient memory of its own again."""
+        self._unhook()
+        self.buckets.release()
+
+    def _unhook(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    @contextlib.contextmanager
+    def kept_local(self) -> Iterator[None]:
+        """Backward passes in here only add up gradients."""
+        before, self._is_local = self._is_local, True
+        try:
+            yield
+        finally:
+            self._is_local = before
+
+    @property
+    def are_exchanged(self) -> bool:
+        """Whether all gradients are what the last exchange left: nobody has added or set any."""
+        return not self._has_local and self.buckets.are_in_place()
+
+    def complete(self, *, are_all_active: bool) -> None:
+        """Exchange what is left, and wait for all."""
+        self.buckets.complete(self._wait, are_all_active=are_all_active)
+        self._has_local = False
+
+    def stand_by(self) -> None:
+        """Take part in the others' exchange, contributing nothing."""
+        self.buckets.stand_by(self._wait)
+
+    def _on_gradient(self, parameter: torch.Tensor) -> None:
+        if self._is_local:
+            self._has_local = True
+            return
+        assert isinstance(parameter, nn.Parameter)
+        if not self._is_backward_open:
+            self._on_begin()
+            self._is_backward_open = True
+            # Runs when this backward pass ends: clipping and unscaling, which come next, must see
+            # the exchanged gradients.
+            engine = torch.autograd.Variable._execution_engine
+            engine.queue_callback(self._after_backward)
+        self.buckets.gradient_ready(parameter)
+
+    @torch.no_grad()
+    def _after_backward(self) -> None:
+        self._is_backward_open = False
+        self._on_end()

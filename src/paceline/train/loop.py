@@ -1,0 +1,198 @@
+"""The moments of a training loop, as hooks notice them, and what happens at each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from paceline.strategies import Replica, Strategy
+from paceline.strategies.equality import take_over
+from paceline.train import guard
+from paceline.train.gradients import Gradients
+from paceline.train.joining import Joining, Moment
+from paceline.train.meter import Meter
+from paceline.train.optimizer_steps import OptimizerSteps
+from paceline.train.skipped_steps import SkippedSteps
+
+
+class Loop:
+    """Follows a training loop and tells the strategy: backward passes, steps, reports."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        strategy: Strategy,
+        meter: Meter,
+        *,
+        metric: Callable[[], float] | None,
+        report_every: int,
+    ) -> None:
+        self._model = model
+        self._optimizers = optimizers
+        self._strategy = strategy
+        self._replica: Replica = strategy.replica
+        self._meter = meter
+        self._metric = metric
+        self._report_every = report_every
+        self._joining: Joining | None = None
+        self._is_first_backward = True
+        self.is_finished = False
+        """Whether the strategy has finished, and no step was taken since."""
+        self.gradients = Gradients(
+            self._replica.parameters,
+            exchange=strategy.bucket_ready,
+            wait=strategy.wait,
+            on_begin=self._begin_backward,
+            on_end=self._complete_gradients,
+        )
+        self._wrap_guard = guard.WrapGuard(model)
+        self._steps = OptimizerSteps(
+            optimizers,
+            is_ours=self._trains_ours,
+            before=self._before_step,
+            after=self._finish_step,
+        )
+        self._skipped = SkippedSteps(self.gradients, self._steps)
+
+    def detach(self) -> None:
+        """Follow the loop no longer, and leave nothing behind."""
+        self.gradients.release()
+        self._steps.close()
+        self._wrap_guard.remove()
+
+    @contextlib.contextmanager
+    def join(self) -> Iterator[None]:
+        """Inside, a worker without batches stands by for those that have some."""
+        if self._joining is not None:
+            raise ValueError("join() cannot be used inside join()")
+        self._joining = joining = Joining(self._strategy, self._optimizers)
+        try:
+            yield
+            self._steps.close_round()
+            while (moment := joining.tell(None)) is not None:
+                self._stand_by(moment)
+        finally:
+            self._joining = None
+        joining.level()
+
+    def skip_step(self, optimizer: Optimizer | None) -> None:
+        """A step of this optimizer, by default the first one, is left out."""
+        self._steps.skip(self._optimizers[0] if optimizer is None else optimizer)
+
+    def report(self, metric: float) -> None:
+        """This worker reports a metric, as all do."""
+        self._count_skipped_step()
+        self._tell("report")
+        self._report(metric)
+
+    def close_step(self, *, are_dropped: bool = True) -> None:
+        """Count what may still be open: a round of optimizers, a step that was left out."""
+        self._steps.close_round()
+        self._count_skipped_step(are_dropped=are_dropped)
+
+    def refuse_inside_join(self, what: str) -> None:
+        """Refuse what workers that stand by could not take part in."""
+        if self._joining is not None:
+            raise ValueError(
+                f"{what} is not possible inside join(), where some workers only stand by; do it "
+                "before or after"
+            )
+
+    def _begin_backward(self) -> None:
+        if self._is_first_backward:
+            # Who wrapped the model after it was attached has done so by now.
+            guard.check_not_wrapped(self._replica.parameters)
+            self._is_first_backward = False
+        self._meter.enter("backward")
+        self._skipped.look_back()
+        self._tell("backward")
+
+    def _complete_gradients(self) -> None:
+        are_all_active = self._joining is None or self._joining.are_all_active
+        self.gradients.complete(are_all_active=are_all_active)
+        if self._skipped.was_left_out:
+            self._finish_step()
+        self._strategy.gradients_ready()
+        self._skipped.gradients_exchanged()
+        self._meter.enter("optimizer")
+
+    def _trains_ours(self, optimizer: Optimizer) -> bool:
+        known = self.gradients.known
+        if any(p in known for group in optimizer.param_groups for p in group["params"]):
+            return True
+        # Perhaps the model has others by now.
+        return not self._replica.is_current() and not guard.foreign_parameters(
+            [optimizer], set(self._model.parameters())
+        )
+
+    @torch.no_grad()
+    def _before_step(self, optimizer: Optimizer) -> None:
+        """Take in new parameters, and gradients that no backward pass of ours has exchanged."""
+        known = self.gradients.known
+        if not self._replica.is_current() or guard.foreign_parameters([optimizer], known):
+            self._adopt(optimizer)
+        if not self.gradients.are_exchanged:
+            self._skipped.was_left_out = False
+            self._tell("backward")
+            self._complete_gradients()
+
+    def _adopt(self, optimizer: Optimizer) -> None:
+        """Go on with the parameters that the model has now: unfrozen, added or replaced ones."""
+        self.refuse_inside_join("changing the model's parameters")
+        guard.check_optimizers(self._model, [optimizer])
+        before = set(self._replica.parameters)
+        self._strategy.finish()
+        self._replica.refresh()
+        new = [p for p in self._replica.parameters if p not in before]
+        guard.extend_claim(new, self._strategy)
+        take_over(new, self._strategy.workers.world, 0)
+        self.gradients.hook(self._replica.parameters)
+        self._steps.expect(optimizer)
+        self._strategy.parameters_changed()
+
+    def _count_skipped_step(self, *, are_dropped: bool = True) -> None:
+        if self._skipped.is_left_out(are_dropped=are_dropped):
+            self._finish_step()
+
+    @torch.no_grad()
+    def _finish_step(self) -> None:
+        self._tell("step")
+        self._end_step()
+
+    def _end_step(self) -> None:
+        self._skipped.step_ended()
+        self.is_finished = False
+        self._meter.enter("merge")
+        if self._joining is not None:
+            self._joining.share_in_node()
+        self._strategy.after_step()
+        self._meter.end_step()
+        if self._metric is not None and self._strategy.step % self._report_every == 0:
+            is_active = self._joining is None or self._joining.is_active
+            self._report(self._metric() if is_active else 0.0)
+
+    def _report(self, metric: float) -> None:
+        mean = self._strategy.workers.world.agree if self._joining is None else self._joining.mean
+        agreed = mean(metric)
+        self._strategy.report(agreed)
+        self._meter.log_metric(agreed)
+
+    def _tell(self, moment: Moment) -> None:
+        if self._joining is not None:
+            self._joining.tell(moment)
+
+    @torch.no_grad()
+    def _stand_by(self, moment: Moment) -> None:
+        """Take part in what the others do, contributing nothing."""
+        if moment == "backward":
+            self.gradients.stand_by()
+            self._strategy.gradients_ready()
+        elif moment == "step":
+            self._end_step()
+        else:
+            self._report(0.0)
