@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from paceline.cluster import Cluster, load_cluster
-from paceline.study.axes import make_axes
-from paceline.study.points import make_points
-from paceline.study.roofline import RooflineKernel
-from paceline.study.study import DEFAULT_MAPS, Study
-from paceline.study.table import StudyTable
-from paceline.study.timing import RESOURCES
+from paceline.studies.axes import make_axes
+from paceline.studies.points import make_points
+from paceline.studies.roofline import RooflineKernel
+from paceline.studies.study import DEFAULT_MAPS, Study
+from paceline.studies.table import StudyTable
+from paceline.studies.timing import RESOURCES
 
 BATCH = 32
 _ROUNDS = {"sync": 1.0, "local-sgd": 0.25, "daso": 0.1}

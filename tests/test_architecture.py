@@ -23,7 +23,7 @@ ORDER = (
     "train",
     "rehearse",
     "measure",
-    "study",
+    "studies",
     "lab",
     "race",
     "cli",

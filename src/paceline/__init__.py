@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         register_strategy,
         strategy_names,
     )
+    from paceline.studies import Study, StudyTable, study
     from paceline.teams import Op, Pending, Team, TeamError, Workers, find_workers
     from paceline.traces import Span, read_trace
     from paceline.train import CheckpointError, Pace, Stats, attach
@@ -95,6 +96,7 @@ _HOMES = {
             "Schedule Strategy StreamingDiloco Sync SyncHierarchical make_strategy "
             "register_strategy strategy_names"
         ),
+        "paceline.studies": "Study StudyTable study",
         "paceline.teams": "Op Pending Team TeamError Workers find_workers",
         "paceline.traces": "Span read_trace",
         "paceline.train": "CheckpointError Pace Stats attach",
@@ -136,6 +138,8 @@ __all__ = [
     "Step",
     "Strategy",
     "StreamingDiloco",
+    "Study",
+    "StudyTable",
     "Sync",
     "SyncHierarchical",
     "Team",
@@ -168,6 +172,7 @@ __all__ = [
     "register_strategy",
     "run_race",
     "strategy_names",
+    "study",
     "summarise",
     "topology_of",
 ]

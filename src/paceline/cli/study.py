@@ -11,7 +11,7 @@ import typer
 from paceline.cli import frame, step_options
 
 if TYPE_CHECKING:
-    from paceline.study import Study
+    from paceline.studies import Study
 
 _MOST_COLUMNS = 7
 
@@ -79,7 +79,7 @@ def study(
     """Show how training scales with workers, links, batch and device, and what limits it."""
     from paceline.cluster import load_cluster
     from paceline.strategies import strategy_names
-    from paceline.study import study as run_study
+    from paceline.studies import study as run_study
 
     step = step_options.make_step(
         model,
@@ -128,7 +128,7 @@ def _base_batch(batch: str | None) -> int | None:
 
 
 def _maps(texts: list[str] | None) -> dict[str, Any]:
-    from paceline.study.axes import AXES
+    from paceline.studies.axes import AXES
 
     if texts is None:
         return {}
@@ -146,7 +146,7 @@ def _scalings(text: str) -> Any:
 
 
 def _write(found: Study, folder: Path, *, images: bool) -> None:
-    from paceline.study.report import write_report
+    from paceline.studies.report import write_report
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "study.csv").write_text(found.table.to_csv(), "utf-8")

@@ -16,13 +16,13 @@ from paceline.rehearse.setting import find_kernel_models
 from paceline.rehearse.summarise import link_uncertainty
 from paceline.steps import Step
 from paceline.strategies import strategy_names
-from paceline.study.axes import Axes, AxisName, make_axes
-from paceline.study.crossings import Curve, crossings_of
-from paceline.study.placement import num_nodes_of
-from paceline.study.points import SCALINGS, Array, Points, Scaling, make_points
-from paceline.study.roofline import RooflineKernel, roofline_kernels
-from paceline.study.table import StudyTable
-from paceline.study.timing import RESOURCES, Timing
+from paceline.studies.axes import Axes, AxisName, make_axes
+from paceline.studies.crossings import Curve, crossings_of
+from paceline.studies.placement import num_nodes_of
+from paceline.studies.points import SCALINGS, Array, Points, Scaling, make_points
+from paceline.studies.roofline import RooflineKernel, roofline_kernels
+from paceline.studies.table import StudyTable
+from paceline.studies.timing import RESOURCES, Timing
 
 DEFAULT_MAPS: tuple[tuple[AxisName, AxisName], ...] = (("workers", "link"), ("workers", "batch"))
 Progress = Callable[[str, int, int], None]

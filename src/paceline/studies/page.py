@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.study.palette import Style
+from paceline.studies.palette import Style
 from paceline.version import __version__
 
 Figure = dict[str, Any]
@@ -139,7 +139,7 @@ def _plain(value: Any) -> Any:
 
 
 def _part(name: str) -> str:
-    return resources.files("paceline.study").joinpath(name).read_text("utf-8")
+    return resources.files("paceline.studies").joinpath(name).read_text("utf-8")
 
 
 def _file_names(headings: Sequence[str]) -> list[str]:

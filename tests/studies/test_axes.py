@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from paceline.cluster import load_cluster
-from paceline.study.axes import make_axes
+from paceline.studies.axes import make_axes
 
 H200 = load_cluster("dgx-h200")  # nodes of eight
 

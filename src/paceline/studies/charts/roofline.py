@@ -11,10 +11,10 @@ import numpy as np
 
 from paceline.cluster import Device
 from paceline.cluster.units import format_bandwidth, format_duration, format_speed
-from paceline.study.figures import figure, guide, log_axis
-from paceline.study.page import Figure, Panel, Section, TextTable, chart_text
-from paceline.study.palette import FAMILY_STYLES, Style
-from paceline.study.roofline import RooflineKernel
+from paceline.studies.figures import figure, guide, log_axis
+from paceline.studies.page import Figure, Panel, Section, TextTable, chart_text
+from paceline.studies.palette import FAMILY_STYLES, Style
+from paceline.studies.roofline import RooflineKernel
 
 _NUM_NAMED = 6
 _LARGEST_PX = 44

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.study.charts.curves import (
+from paceline.studies.charts.curves import (
     SCALING_TITLES,
     SHARED_COLUMNS,
     along,
@@ -12,12 +12,12 @@ from paceline.study.charts.curves import (
     strategies_of,
     workers_axis,
 )
-from paceline.study.figures import figure, line, linear_axis
-from paceline.study.page import Figure, Panel, Section
-from paceline.study.palette import BLUE, ORANGE, Style
-from paceline.study.points import Scaling
-from paceline.study.study import Study
-from paceline.study.table import StudyTable
+from paceline.studies.figures import figure, line, linear_axis
+from paceline.studies.page import Figure, Panel, Section
+from paceline.studies.palette import BLUE, ORANGE, Style
+from paceline.studies.points import Scaling
+from paceline.studies.study import Study
+from paceline.studies.table import StudyTable
 
 _PARTS = {"compute": Style(colour=BLUE), "communication and waiting": Style(colour=ORANGE)}
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from paceline.cluster.units import format_duration
-from paceline.study.axes import AXES, TITLES, AxisName
-from paceline.study.charts.curves import (
+from paceline.studies.axes import AXES, TITLES, AxisName
+from paceline.studies.charts.curves import (
     COLUMNS,
     axis_values,
     base_value,
@@ -18,12 +18,12 @@ from paceline.study.charts.curves import (
     hover_value,
     strategies_of,
 )
-from paceline.study.figures import figure, line, log_axis, mark_at
-from paceline.study.page import Figure, Panel, Section
-from paceline.study.palette import styles_of
-from paceline.study.points import Array
-from paceline.study.study import Study
-from paceline.study.table import StudyTable
+from paceline.studies.figures import figure, line, log_axis, mark_at
+from paceline.studies.page import Figure, Panel, Section
+from paceline.studies.palette import styles_of
+from paceline.studies.points import Array
+from paceline.studies.study import Study
+from paceline.studies.table import StudyTable
 
 
 def axes_section(study: Study) -> Section | None:

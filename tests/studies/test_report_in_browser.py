@@ -11,9 +11,9 @@ from xml.etree import ElementTree
 import pytest
 
 from browser import Opened, needs_browser, opened, running_browser
-from paceline.study.page import write_page
-from paceline.study.pictures import write_pictures
-from paceline.study.report import report_page, write_report
+from paceline.studies.page import write_page
+from paceline.studies.pictures import write_pictures
+from paceline.studies.report import report_page, write_report
 from synthetic_study import synthetic_roofline, synthetic_study
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.study.study import Study, study
-from paceline.study.table import StudyTable
+from paceline.studies.study import Study, study
+from paceline.studies.table import StudyTable
 
 __all__ = ["Study", "StudyTable", "study"]

@@ -10,11 +10,12 @@ import pytest
 from paceline.cluster import load_cluster
 from paceline.rehearse import predict
 from paceline.steps import Step, zoo_step
-from paceline.study import Study, study
-from paceline.study.crossings import Curve, crossings_of
+from paceline.studies import Study, study
+from paceline.studies.crossings import Curve, crossings_of
 
 STRATEGIES = ("sync", "daso", "local-sgd")
 CLUSTER = load_cluster("ethernet-10g")
+NEARLY = 1e-6  # for arrays, the slowest of many workers is interpolated between exact values
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +51,11 @@ def test_a_point_is_what_predict_says(step: Step, found: Study, strategy: str) -
             workers_per_node=min(row["workers"], per_node),
             strategy=strategy,
         )
-        assert row["step_s"] == pytest.approx(said.step_s, rel=1e-9)
-        assert row["efficiency"] == pytest.approx(said.scaling_efficiency, rel=1e-9)
-        assert row["throughput_per_s"] == pytest.approx(said.throughput_per_s, rel=1e-9)
+        assert row["step_s"] == pytest.approx(said.step_s, rel=NEARLY)
+        assert row["efficiency"] == pytest.approx(said.scaling_efficiency, rel=NEARLY)
+        assert row["throughput_per_s"] == pytest.approx(said.throughput_per_s, rel=NEARLY)
         low, high = said.range_s
-        assert (row["low_s"], row["high_s"]) == pytest.approx((low, high), rel=1e-6)
+        assert (row["low_s"], row["high_s"]) == pytest.approx((low, high), rel=NEARLY)
 
 
 def test_strong_scaling_keeps_the_global_batch(found: Study) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from paceline.cluster import Cluster
 from paceline.collectives import Topology
 from paceline.collectives.topology import topology_of
-from paceline.study.points import Array
+from paceline.studies.points import Array
 
 
 def num_nodes_of(workers: Array, per_node: int) -> Array:

@@ -20,11 +20,11 @@ from paceline.cluster import load_cluster
 from paceline.cluster.devices import load_device
 from paceline.kernels.model import KernelModel
 from paceline.steps import Step, capture_step
-from paceline.study.charts.curves import at_base
-from paceline.study.figures import doubling_ticks, round_ticks
-from paceline.study.page import Page, Section, page_html, script_json
-from paceline.study.report import report_page, write_report
-from paceline.study.roofline import roofline_kernels
+from paceline.studies.charts.curves import at_base
+from paceline.studies.figures import doubling_ticks, round_ticks
+from paceline.studies.page import Page, Section, page_html, script_json
+from paceline.studies.report import report_page, write_report
+from paceline.studies.roofline import roofline_kernels
 from synthetic_study import synthetic_roofline, synthetic_study
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
@@ -135,6 +135,7 @@ def test_each_section_has_its_numbers_as_csv(report: str) -> None:
     assert {row["sweep"] for row in axes} == set(study.table["sweep"].tolist()) - {
         "workers*link",
         "workers*batch",
+        "base",
     }
     cells = study.table.where(sweep="workers*link")
     limits = sections["what-limits-a-step-workers-and-bandwidth-between-nodes"]

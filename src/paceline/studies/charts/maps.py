@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from paceline.study.axes import TITLES, AxisName
-from paceline.study.charts.curves import (
+from paceline.studies.axes import TITLES, AxisName
+from paceline.studies.charts.curves import (
     COLUMNS,
     axis_values,
     base_value,
@@ -16,12 +16,12 @@ from paceline.study.charts.curves import (
     hover_value,
     strategies_of,
 )
-from paceline.study.figures import figure
-from paceline.study.page import Figure, Panel, Section
-from paceline.study.palette import RESOURCE_STYLES, Style
-from paceline.study.points import Array
-from paceline.study.study import Study
-from paceline.study.table import StudyTable
+from paceline.studies.figures import figure
+from paceline.studies.page import Figure, Panel, Section
+from paceline.studies.palette import RESOURCE_STYLES, Style
+from paceline.studies.points import Array
+from paceline.studies.study import Study
+from paceline.studies.table import StudyTable
 
 _INK = "#111111"  # on the map's own colours, which no theme changes
 _EFFICIENCIES = (0.5, 0.8)

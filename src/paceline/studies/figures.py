@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from paceline.study.page import Figure, chart_text
-from paceline.study.palette import GREY, Style
-from paceline.study.points import Array
+from paceline.studies.page import Figure, chart_text
+from paceline.studies.palette import GREY, Style
+from paceline.studies.points import Array
 
 _MOST_TICKS = 6
 # Mantissas of ticks, from many to few per decade.

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from paceline.study.axes import Axes, AxisName
+from paceline.studies.axes import Axes, AxisName
 
 Scaling = Literal["weak", "strong"]
 SCALINGS: tuple[Scaling, ...] = get_args(Scaling)

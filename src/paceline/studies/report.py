@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.units import format_bandwidth, format_duration
-from paceline.study.charts.axes import axes_section
-from paceline.study.charts.cost import cost_section
-from paceline.study.charts.curves import at_base, strategies_of
-from paceline.study.charts.gains import gains_section
-from paceline.study.charts.maps import map_sections
-from paceline.study.charts.roofline import roofline_section
-from paceline.study.charts.scaling import scaling_section
-from paceline.study.charts.time import time_section
-from paceline.study.page import Page, TextTable, write_page
-from paceline.study.pictures import write_pictures
-from paceline.study.roofline import RooflineKernel
-from paceline.study.study import Study
+from paceline.studies.charts.axes import axes_section
+from paceline.studies.charts.cost import cost_section
+from paceline.studies.charts.curves import at_base, strategies_of
+from paceline.studies.charts.gains import gains_section
+from paceline.studies.charts.maps import map_sections
+from paceline.studies.charts.roofline import roofline_section
+from paceline.studies.charts.scaling import scaling_section
+from paceline.studies.charts.time import time_section
+from paceline.studies.page import Page, TextTable, write_page
+from paceline.studies.pictures import write_pictures
+from paceline.studies.roofline import RooflineKernel
+from paceline.studies.study import Study
 
 _COST = "dollars_per_million_samples"
 _CAVEAT = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paceline.study.charts.curves import (
+from paceline.studies.charts.curves import (
     SCALING_TITLES,
     SHARED_COLUMNS,
     csv_of,
@@ -14,11 +14,11 @@ from paceline.study.charts.curves import (
     strategies_of,
     workers_axis,
 )
-from paceline.study.figures import figure, guide, line, linear_axis, log_axis, short
-from paceline.study.page import Figure, Panel, Section
-from paceline.study.palette import styles_of
-from paceline.study.points import Scaling
-from paceline.study.study import Study
+from paceline.studies.figures import figure, guide, line, linear_axis, log_axis, short
+from paceline.studies.page import Figure, Panel, Section
+from paceline.studies.palette import styles_of
+from paceline.studies.points import Scaling
+from paceline.studies.study import Study
 
 
 def scaling_section(study: Study) -> Section | None:

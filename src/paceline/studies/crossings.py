@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.study.points import Array
+from paceline.studies.points import Array
 
 LINK_LIMITS = ("link bandwidth", "link latency")
 EFFICIENT = 0.8

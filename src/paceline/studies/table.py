@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.study.points import Array
+from paceline.studies.points import Array
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,9 @@ from paceline.rehearse.compute import Compute, compute_cost
 from paceline.rehearse.rehearsal import has_same_calls
 from paceline.rehearse.step_prices import device_calls_s, is_serial
 from paceline.steps import Capture, Step
-from paceline.study.batches import resized
-from paceline.study.placement import topology_for
-from paceline.study.points import Array, Points
+from paceline.studies.batches import resized
+from paceline.studies.placement import topology_for
+from paceline.studies.points import Array, Points
 
 Resource = Literal[
     "arithmetic", "memory bandwidth", "link bandwidth", "link latency", "host", "stragglers"

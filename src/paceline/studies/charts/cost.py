@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.study.charts.curves import (
+from paceline.studies.charts.curves import (
     SCALING_TITLES,
     SHARED_COLUMNS,
     csv_of,
@@ -16,11 +16,11 @@ from paceline.study.charts.curves import (
     strategies_of,
     workers_axis,
 )
-from paceline.study.figures import figure, line, log_axis
-from paceline.study.page import Figure, Panel, Section
-from paceline.study.palette import styles_of
-from paceline.study.points import Array, Scaling
-from paceline.study.study import Study
+from paceline.studies.figures import figure, line, log_axis
+from paceline.studies.page import Figure, Panel, Section
+from paceline.studies.palette import styles_of
+from paceline.studies.points import Array, Scaling
+from paceline.studies.study import Study
 
 _COST = "dollars_per_million_samples"
 

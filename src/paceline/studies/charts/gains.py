@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.study.charts.curves import (
+from paceline.studies.charts.curves import (
     SHARED_COLUMNS,
     along,
     at_base,
@@ -13,10 +13,10 @@ from paceline.study.charts.curves import (
     strategies_of,
     workers_axis,
 )
-from paceline.study.figures import figure, line, linear_axis
-from paceline.study.page import Figure, Panel, Section
-from paceline.study.palette import RESOURCE_STYLES
-from paceline.study.study import Study
+from paceline.studies.figures import figure, line, linear_axis
+from paceline.studies.page import Figure, Panel, Section
+from paceline.studies.palette import RESOURCE_STYLES
+from paceline.studies.study import Study
 
 
 def gains_section(study: Study) -> Section:

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from paceline.cluster.units import format_bandwidth
-from paceline.study.axes import AXES, TITLES, AxisName
-from paceline.study.figures import doubling_ticks, log_axis
-from paceline.study.palette import Style, styles_of
-from paceline.study.points import SCALINGS, Array, Scaling
-from paceline.study.study import Study
-from paceline.study.table import StudyTable
+from paceline.studies.axes import AXES, TITLES, AxisName
+from paceline.studies.figures import doubling_ticks, log_axis
+from paceline.studies.palette import Style, styles_of
+from paceline.studies.points import SCALINGS, Array, Scaling
+from paceline.studies.study import Study
+from paceline.studies.table import StudyTable
 
 COLUMNS: dict[AxisName, str] = {
     **{name: name for name in AXES},
