@@ -1,1 +1,1 @@
-"""The command line: one file a command. Nothing here is imported by the library."""
+"""The command line: one file per command. Nothing here is imported by the library."""

@@ -63,7 +63,7 @@ def predict(
     ] = "sync",
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", metavar="NAME.KEY=VALUE", help="A strategy's option."),
+        typer.Option("--option", metavar="[NAME.]KEY=VALUE", help="A strategy's option."),
     ] = None,
     compare: Annotated[bool, typer.Option("--compare", help="All strategies.")] = False,
     samples: Annotated[

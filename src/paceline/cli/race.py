@@ -48,7 +48,7 @@ def race(
     ] = False,
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", metavar="NAME.KEY=VALUE", help="A strategy's option."),
+        typer.Option("--option", metavar="[NAME.]KEY=VALUE", help="A strategy's option."),
     ] = None,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Passes over the data.")] = 5,
     seed: Annotated[int, typer.Option("--seed", help="For weights, split and shuffle.")] = 0,

@@ -1,6 +1,6 @@
 """Looks after the workers of a real job: who has not come, who died, who waits for whom.
 
-Every worker leaves a sign of life in the job's store about once a second. Nobody reads it until
+Every worker leaves a sign of life in the job's store about once per second. Nobody reads it until
 somebody has waited for long, so that a thousand workers do not flood the store.
 """
 
