@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test lint types docs tests setup browser clean
 
 demo: setup
+	$(BIN)/paceline predict small-cnn --cluster lab-2x2 --compare
 	$(BIN)/paceline race
 
 test: setup browser lint types docs tests
@@ -23,8 +24,10 @@ types: setup
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
+# Three processes on two cores: jobs of several workers wait for each other most of their time.
+# Threads that have nothing to do sleep; by default they spin, in the way of the other processes.
 tests: setup
-	$(BIN)/pytest
+	OMP_WAIT_POLICY=passive $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 setup: $(VENV)/installed
 

@@ -30,9 +30,8 @@ def run_entry(link: str, name: str, settings: RaceSettings) -> dict[str, Any]:
     for attempt in (1, 2, 3):
         try:
             with TemporaryDirectory() as folder:
-                return run_race(lay_out(link=link), [name], settings, folder=Path(folder)).results[
-                    0
-                ]
+                layout, target = lay_out(link=link), Path(folder)
+                return run_race(layout, [name], settings, folder=target, predict=False).results[0]
         except RuntimeError as problem:
             print(f"{link}: {name}, attempt {attempt}: {problem}", file=sys.stderr, flush=True)
             if attempt == 3:

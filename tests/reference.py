@@ -6,9 +6,12 @@ no code with the package: models are copied, gradients and parameters are averag
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
+from scipy.fft import dct, idct
 from torch import nn
 from torch.optim import Optimizer
 
@@ -238,6 +241,131 @@ class Diloco(LocalSgd):
 
     def agreed_value(self, mean: Values) -> Values:
         return self.outer.step(mean)
+
+
+class SlowMo(LocalSgd):
+    """u = β·u + (θ - mean)/γ; θ = θ - α·γ·u, with γ the inner learning rate."""
+
+    def __init__(self, game: Game, *, period: int, slow_lr: float, slow_momentum: float) -> None:
+        super().__init__(game, period=period)
+        self.theta = game.players[0].values()
+        self.momentum = [torch.zeros_like(t) for t in self.theta]
+        self.alpha, self.beta = slow_lr, slow_momentum
+
+    def agreed_value(self, mean: Values) -> Values:
+        gamma = self.game.players[0].optimizer.param_groups[0]["lr"]
+        for i in range(len(self.theta)):
+            self.momentum[i] = self.beta * self.momentum[i] + (self.theta[i] - mean[i]) / gamma
+            self.theta[i] = self.theta[i] - self.alpha * gamma * self.momentum[i]
+        return [t.clone() for t in self.theta]
+
+
+class AveragedAtTheEnd(Rule):
+    """What is left different in the end becomes the average over all workers."""
+
+    def finish(self, step: int) -> None:
+        mean = mean_of([player.values() for player in self.game.players])
+        for player in self.game.players:
+            player.set_values(mean)
+        average_statistics(self.game)
+
+
+class Co2(AveragedAtTheEnd):
+    """m_t = β·m + (x_{t-1} - mean of what became of it); x_{t+1} = x_t - η·m_t, clipped."""
+
+    def __init__(
+        self,
+        game: Game,
+        *,
+        period: int,
+        outer_lr: float,
+        outer_momentum: float,
+        max_norm: float | None = None,
+    ) -> None:
+        super().__init__(game)
+        self.period, self.lr, self.beta = period, outer_lr, outer_momentum
+        self.max_norm = max_norm
+        self.points = [game.players[0].values()]
+        self.means: list[Values] = []
+        self.momentum = [torch.zeros_like(t) for t in self.points[0]]
+
+    def after_step(self, step: int) -> None:
+        if self.game.num_nodes == 1 or step % self.period:
+            return
+        turn = len(self.points) - 1
+        self.means.append(mean_of([player.values() for player in self.game.players]))
+        if turn > 0:
+            began, became = self.points[turn - 1], self.means[turn - 1]
+            for i, m in enumerate(self.momentum):
+                self.momentum[i] = self.beta * m + (began[i] - became[i])
+        norm = float(torch.cat([m.reshape(-1) for m in self.momentum]).norm())
+        clip = 1.0 if self.max_norm is None or norm < self.max_norm else self.max_norm / norm
+        point = self.points[turn]
+        new = [x - self.lr * clip * m for x, m in zip(point, self.momentum, strict=True)]
+        self.points.append(new)
+        for player in self.game.players:
+            player.set_values(new)
+
+
+class Gossip(AveragedAtTheEnd):
+    """Pairs of a shuffled row of nodes take their mean, weighted by their workers."""
+
+    def __init__(self, game: Game, *, period: int, seed: int) -> None:
+        super().__init__(game)
+        self.period, self.seed = period, seed
+
+    def after_step(self, step: int) -> None:
+        if step % self.period:
+            return
+        row = list(range(self.game.num_nodes))
+        random.Random(f"{self.seed}/{step // self.period}").shuffle(row)
+        for i in range(0, len(row) - 1, 2):
+            pair = [self.game.nodes[row[i]], self.game.nodes[row[i + 1]]]
+            mean = mean_of([node[0].values() for node in pair], [len(node) for node in pair])
+            for player in [*pair[0], *pair[1]]:
+                player.set_values(mean)
+
+
+class Demo(AveragedAtTheEnd):
+    """Every node sends the largest cosine coefficients of its momentum; all see the average."""
+
+    def __init__(
+        self, game: Game, *, keep: int, chunk: int, decay: float, sign: bool = False
+    ) -> None:
+        super().__init__(game)
+        self.keep, self.chunk, self.decay, self.sign = keep, chunk, decay, sign
+        numel = sum(v.numel() for v in game.players[0].values())
+        self.length = -(-numel // chunk) * chunk
+        self.momenta = [np.zeros(self.length) for _ in game.nodes]
+
+    def before_step(self) -> None:
+        if self.game.num_nodes == 1:
+            return
+        total, num_workers = np.zeros(self.length), len(self.game.players)
+        for number, node in enumerate(self.game.nodes):
+            parts = [
+                np.zeros(p.numel()) if p.grad is None else p.grad.double().cpu().numpy().ravel()
+                for p in node[0].trained
+            ]
+            flat = np.concatenate(parts)
+            momentum = self.decay * self.momenta[number]
+            momentum[: len(flat)] += flat
+            for start in range(0, self.length, self.chunk):
+                part = slice(start, start + self.chunk)
+                spectrum = dct(momentum[part], norm="ortho")
+                spectrum[np.argsort(-np.abs(spectrum), kind="stable")[self.keep :]] = 0.0
+                sent = idct(spectrum, norm="ortho")
+                momentum[part] -= sent
+                total[part] += len(node) / num_workers * sent
+            self.momenta[number] = momentum
+        seen = np.sign(total) if self.sign else total
+        for player in self.game.players:
+            place = 0
+            for p in player.trained:
+                own = torch.from_numpy(seen[place : place + p.numel()].copy())
+                place += p.numel()
+                if p.grad is not None or own.any():
+                    p.grad = own.view(p.shape).to(p)
 
 
 class Flight:

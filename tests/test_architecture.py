@@ -23,6 +23,7 @@ ORDER = (
     "train",
     "rehearse",
     "measure",
+    "auto",
     "studies",
     "lab",
     "race",

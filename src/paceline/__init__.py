@@ -12,15 +12,21 @@ from typing import TYPE_CHECKING, Any
 from paceline.version import __version__
 
 if TYPE_CHECKING:
+    from paceline.auto import Auto
     from paceline.cluster import (
         Cluster,
         Device,
+        Host,
         Link,
         Node,
+        Price,
+        cheapest_price,
         device_names,
         dump_cluster,
+        host_names,
         load_cluster,
         load_device,
+        load_host,
         preset_names,
     )
     from paceline.collectives import Route, Topology, collective_s
@@ -28,12 +34,15 @@ if TYPE_CHECKING:
     from paceline.kernels import KernelModel, load_kernel_model, load_profile
     from paceline.lab.lab import Lab
     from paceline.lab.layout import lay_out
+    from paceline.lab.timetable import LabEvent
+    from paceline.measure.host_speed import HostSpeed, measure_host_speed
     from paceline.measure.kernel_fit import fit_profile
     from paceline.measure.links import measure_links
-    from paceline.race.race import Race, run_race
+    from paceline.race.race import Race, race_in_job, run_race
     from paceline.race.task import RaceSettings
     from paceline.rehearse import (
         Conditions,
+        MixedPrediction,
         Prediction,
         Programs,
         Recording,
@@ -41,21 +50,27 @@ if TYPE_CHECKING:
         Timeline,
         play,
         predict,
+        predict_mixed,
         price,
         record,
         summarise,
     )
     from paceline.steps import Capture, Step, capture_step, load_step
     from paceline.strategies import (
+        Co2,
         Daso,
+        Demo,
         Diloco,
+        Gossip,
         LocalSgd,
         Options,
+        OuterOptimizer,
         Periodic,
         Phase,
         PostLocalSgd,
         Replica,
         Schedule,
+        SlowMo,
         Strategy,
         StreamingDiloco,
         Sync,
@@ -64,67 +79,104 @@ if TYPE_CHECKING:
         register_strategy,
         strategy_names,
     )
-    from paceline.studies import Study, StudyTable, study
-    from paceline.teams import Op, Pending, Team, TeamError, Workers, find_workers
+    from paceline.studies import (
+        Advice,
+        Study,
+        StudyTable,
+        TraceComparison,
+        advise,
+        compare_traces,
+        study,
+    )
+    from paceline.studies.report import write_report
+    from paceline.teams import Op, Pending, Team, TeamError, Workers, find_workers, with_collective
     from paceline.traces import Span, read_trace
-    from paceline.train import CheckpointError, Pace, Stats, attach
+    from paceline.train import (
+        CheckpointError,
+        Loader,
+        Objective,
+        Pace,
+        Stats,
+        SyncBatchNorm,
+        attach,
+        share_batch,
+    )
 
 # module -> the public names that it defines
 _HOMES = {
     name: home
     for home, names in {
+        "paceline.auto": "Auto",
         "paceline.cluster": (
-            "Cluster Device Link Node device_names dump_cluster "
-            "load_cluster load_device preset_names"
+            "Cluster Device Host Link Node Price cheapest_price device_names dump_cluster "
+            "host_names load_cluster load_device load_host preset_names"
         ),
         "paceline.collectives": "Route Topology collective_s",
         "paceline.collectives.topology": "topology_of",
         "paceline.kernels": "KernelModel load_kernel_model load_profile",
         "paceline.lab.lab": "Lab",
         "paceline.lab.layout": "lay_out",
+        "paceline.lab.timetable": "LabEvent",
+        "paceline.measure.host_speed": "HostSpeed measure_host_speed",
         "paceline.measure.kernel_fit": "fit_profile",
         "paceline.measure.links": "measure_links",
-        "paceline.race.race": "Race run_race",
+        "paceline.race.race": "Race race_in_job run_race",
         "paceline.race.task": "RaceSettings",
         "paceline.rehearse": (
-            "Conditions Prediction Programs Recording Rehearsal Timeline "
-            "play predict price record summarise"
+            "Conditions MixedPrediction Prediction Programs Recording Rehearsal Timeline "
+            "play predict predict_mixed price record summarise"
         ),
         "paceline.steps": "Capture Step capture_step load_step",
         "paceline.strategies": (
-            "Daso Diloco LocalSgd Options Periodic Phase PostLocalSgd Replica "
-            "Schedule Strategy StreamingDiloco Sync SyncHierarchical make_strategy "
-            "register_strategy strategy_names"
+            "Co2 Daso Demo Diloco Gossip LocalSgd Options OuterOptimizer Periodic Phase "
+            "PostLocalSgd Replica Schedule SlowMo Strategy StreamingDiloco Sync "
+            "SyncHierarchical make_strategy register_strategy strategy_names"
         ),
-        "paceline.studies": "Study StudyTable study",
-        "paceline.teams": "Op Pending Team TeamError Workers find_workers",
+        "paceline.studies": "Advice Study StudyTable TraceComparison advise compare_traces study",
+        "paceline.studies.report": "write_report",
+        "paceline.teams": "Op Pending Team TeamError Workers find_workers with_collective",
         "paceline.traces": "Span read_trace",
-        "paceline.train": "CheckpointError Pace Stats attach",
+        "paceline.train": (
+            "CheckpointError Loader Objective Pace Stats SyncBatchNorm attach share_batch"
+        ),
     }.items()
     for name in names.split()
 }
 
 __all__ = [
+    "Advice",
+    "Auto",
     "Capture",
     "CheckpointError",
     "Cluster",
+    "Co2",
     "Conditions",
     "Daso",
+    "Demo",
     "Device",
     "Diloco",
+    "Gossip",
+    "Host",
+    "HostSpeed",
     "KernelModel",
     "Lab",
+    "LabEvent",
     "Link",
+    "Loader",
     "LocalSgd",
+    "MixedPrediction",
     "Node",
+    "Objective",
     "Op",
     "Options",
+    "OuterOptimizer",
     "Pace",
     "Pending",
     "Periodic",
     "Phase",
     "PostLocalSgd",
     "Prediction",
+    "Price",
     "Programs",
     "Race",
     "RaceSettings",
@@ -133,6 +185,7 @@ __all__ = [
     "Replica",
     "Route",
     "Schedule",
+    "SlowMo",
     "Span",
     "Stats",
     "Step",
@@ -141,40 +194,53 @@ __all__ = [
     "Study",
     "StudyTable",
     "Sync",
+    "SyncBatchNorm",
     "SyncHierarchical",
     "Team",
     "TeamError",
     "Timeline",
     "Topology",
+    "TraceComparison",
     "Workers",
     "__version__",
+    "advise",
     "attach",
     "capture_step",
+    "cheapest_price",
     "collective_s",
+    "compare_traces",
     "device_names",
     "dump_cluster",
     "find_workers",
     "fit_profile",
+    "host_names",
     "lay_out",
     "load_cluster",
     "load_device",
+    "load_host",
     "load_kernel_model",
     "load_profile",
     "load_step",
     "make_strategy",
+    "measure_host_speed",
     "measure_links",
     "play",
     "predict",
+    "predict_mixed",
     "preset_names",
     "price",
+    "race_in_job",
     "read_trace",
     "record",
     "register_strategy",
     "run_race",
+    "share_batch",
     "strategy_names",
     "study",
     "summarise",
     "topology_of",
+    "with_collective",
+    "write_report",
 ]
 
 

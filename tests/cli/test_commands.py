@@ -100,6 +100,20 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    "options", [("--link", "1gbit"), ("--emulation", "software"), ("--cluster", "nosuchcluster")]
+)
+def test_a_race_in_a_job_takes_no_option_of_a_lab(
+    options: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")):
+        monkeypatch.setenv(name, value)
+    assert frame.run(main.app, ["race", *options]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert options[0] in err or options[1] in err
+
+
 def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["--debug", "cluster", "show", "no"], ["cluster", "show", "no", "--debug"]):
         assert frame.run(main.app, arguments) == 2

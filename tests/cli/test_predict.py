@@ -238,9 +238,8 @@ def test_what_comes_with_paceline_answers_by_itself(capsys: pytest.CaptureFixtur
 def test_devices_that_nobody_measured_are_noted(capsys: pytest.CaptureFixture[str]) -> None:
     value = predicted(capsys, "small-cnn", "--device", "a100")
     assert value["extrapolated"]
-    assert value["warnings"] == [
-        "a100 was not measured: efficiencies are carried over from h200 by roofline."
-    ]
+    (warning,) = value["warnings"]
+    assert warning.startswith("a100 was not measured: kernels are transferred from h200; such ")
 
 
 CLUSTER = ("--cluster", "dgx-h200", "--nodes", "2", "--workers", "2", "--batch", "8")
@@ -257,6 +256,42 @@ def test_a_cluster_under_a_strategy(here: Path, capsys: pytest.CaptureFixture[st
     assert value["scaling_efficiency"] <= 1.0
     assert set(value["phases_s"]) == {"warm-up", "cycling"}
     assert value["phases_s"]["warm-up"] >= value["phases_s"]["cycling"]
+
+
+MIXED = """
+name = "mixed"
+[between]
+latency = "20 us"
+bandwidth = "100 Gbit/s"
+[[node]]
+name = "fast"
+workers = 2
+device = "a100"
+inside = { latency = "5 us", bandwidth = "100 GB/s" }
+[[node]]
+name = "slow"
+workers = 1
+device = "a100"
+slowdown = 4.0
+inside = { latency = "5 us", bandwidth = "100 GB/s" }
+"""
+
+
+def test_unequal_nodes_are_compared_in_every_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mixed.toml").write_text(MIXED)
+    asked = ("mlp", "--cluster", str(tmp_path / "mixed.toml"), "--batch", "8192", "--json")
+    assert run(*asked) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert set(value) >= KEYS and value["shares"] == "equal"
+    assert set(value["without"]) == {"fast", "slow"}
+    assert value["without"]["fast"]["workers"] == 1
+    balanced = value["balanced"]
+    assert balanced["batches"]["fast"] > 8192 > balanced["batches"]["slow"]
+    assert balanced["step_s"] <= value["step_s"]
+    assert run(*asked, "--shares", "balanced") == 0
+    assert json.loads(capsys.readouterr().out) == balanced
 
 
 def test_all_strategies_side_by_side(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -285,6 +320,7 @@ def test_all_strategies_side_by_side(here: Path, capsys: pytest.CaptureFixture[s
         (("mlp", "--nodes", "4"), "Nodes and workers are a cluster's"),
         (("mlp", "--strategy", "dasso"), "did you mean 'daso'"),
         (("mlp", *CLUSTER, "--jitter", "inf"), "not by inf"),
+        (("mlp", *CLUSTER, "--shares", "fair"), "take 'equal' or 'balanced'"),
         (("mlp", *CLUSTER, "--nodes", "1000000000"), "more than the 10,000,000"),
         (("mlp", *CLUSTER, "--samples", "9", "--epochs", "inf"), "--epochs needs"),
         (

@@ -197,7 +197,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 def test_an_unknown_name_is_answered_with_the_closest() -> None:
     with pytest.raises(ValueError, match="no cluster 'dgx-h20': did you mean 'dgx-h200'"):
         load_cluster("dgx-h20")
-    with pytest.raises(ValueError, match="no cluster 'zzz': known are aws-p3-16xlarge, "):
+    with pytest.raises(ValueError, match="no cluster 'zzz': known are aws-g5, "):
         load_cluster("zzz")
 
 
@@ -255,3 +255,25 @@ clusters = st.builds(
 @given(clusters)
 def test_a_written_cluster_is_read_back_equal(cluster: Cluster) -> None:
     assert parse_cluster(dump_cluster(cluster), "again") == cluster
+
+
+def test_what_nccl_reaches_is_read_and_written() -> None:
+    text = (
+        'name = "x"\n[[node]]\nworkers = 4\ndevice = "v100"\n[node.inside]\nlatency = "1 us"\n'
+        'bandwidth = "32 GB/s"\nstart = "5 us"\nswitch_bandwidth = "300 GB/s"\n'
+        'reached = { 2 = "20 GB/s", 8 = "5 GB/s" }\n'
+        '[node.between]\nlatency = "7 us"\nbandwidth = "10 Gbit/s"\nefficiency = 0.9\n'
+    )
+    cluster = parse_cluster(text, "x.toml")
+    assert cluster.node_kinds[0].inside.reached_bytes_per_s == {2: 20e9, 8: 5e9}
+    assert parse_cluster(dump_cluster(cluster), "again") == cluster
+    for wrong, sentence in (
+        ('{ two = "20 GB/s" }', "reached.two is not a number of workers: write 2 or more"),
+        ('{ 2 = "20 GB" }', "'20 GB' is not a bandwidth"),
+        ('"20 GB/s"', "node.0..inside.reached has to be a table such as"),
+    ):
+        bad = text.replace('{ 2 = "20 GB/s", 8 = "5 GB/s" }', wrong)
+        with pytest.raises(ValueError, match=sentence):
+            parse_cluster(bad, "x.toml")
+    with pytest.raises(ValueError, match="efficiency has to be a number above 0 and at most 1"):
+        parse_cluster(text.replace("0.9", "1.9"), "x.toml")

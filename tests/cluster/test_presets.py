@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -16,18 +17,40 @@ from paceline.cluster import (
 )
 
 EXPECTED = {
+    "aws-g5",
+    "aws-g6e",
     "aws-p3-16xlarge",
     "aws-p4d",
+    "aws-p4de",
     "aws-p5",
+    "aws-p5e",
+    "aws-p5en",
+    "aws-p6-b200",
+    "azure-nd-a100-v4",
+    "azure-nd-h100-v5",
     "dgx-a100",
+    "dgx-b200",
     "dgx-h100",
     "dgx-h200",
     "dgx1-v100",
+    "ethernet-100g",
     "ethernet-10g",
-    "gcp-a3",
+    "ethernet-1g",
+    "ethernet-25g",
+    "gcp-a2",
+    "gcp-a3-high",
+    "gcp-a3-mega",
+    "gcp-a3-ultra",
     "lab-2x2",
+    "lambda-b200",
+    "lambda-h100",
     "local",
     "mixed",
+    "oci-a100",
+    "oci-b200",
+    "oci-h100",
+    "workstation-2x3090",
+    "workstation-4x4090",
 }
 
 
@@ -46,6 +69,11 @@ def test_a_preset_has_its_name_and_a_source_for_every_figure(name: str) -> None:
         assert node.inside.source
         assert node.between.source
         assert node.device.source
+        # A price has a date; where there is none, the source says so.
+        if node.price_per_hour is None:
+            assert "price" in node.source or "two workers" in node.source or name == "lab-2x2"
+        else:
+            assert re.search(r"\b20[12]\d\b", node.source)
         if node.device.name == "cpu-core":
             assert "nominal" in node.device.source
             assert "nominal" in node.inside.source
@@ -124,7 +152,11 @@ def test_volta_and_turing_have_neither_tf32_nor_bf16() -> None:
         ("dgx-h200", 18, 8, 400),
         ("aws-p4d", 12, 4, 100),
         ("aws-p5", 18, 32, 100),
-        ("gcp-a3", 18, 4, 200),
+        ("gcp-a3-high", 18, 4, 200),
+        ("gcp-a3-mega", 18, 8, 200),
+        ("aws-p4de", 12, 4, 100),
+        ("azure-nd-a100-v4", 12, 8, 200),
+        ("oci-h100", 18, 16, 200),
     ],
 )
 def test_links_add_up_from_their_lanes_and_cards(
@@ -143,6 +175,7 @@ def test_prices_of_clouds() -> None:
     assert load_cluster("aws-p4d").with_nodes(1).price_per_hour == pytest.approx(21.957642)
     assert load_cluster("aws-p5").with_nodes(1).price_per_hour == pytest.approx(55.04)
     assert load_cluster("gcp-a3").with_nodes(1).price_per_hour == pytest.approx(88.49)
+    assert load_cluster("aws-p6-b200").with_nodes(1).price_per_hour == pytest.approx(113.9328)
     assert load_cluster("dgx-h200").price_per_hour is None
 
 

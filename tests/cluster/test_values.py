@@ -162,9 +162,22 @@ def test_to_dict_is_plain_json_in_base_units() -> None:
         "bandwidth_bytes_per_s": 1e9,
         "shared": True,
         "half_bytes": 0,
+        "efficiency": None,
+        "reached_bytes_per_s": None,
+        "switch_bandwidth_bytes_per_s": None,
+        "start_s": None,
         "interference": 0.0,
         "lone_interference": None,
         "busy_factor": 1.0,
         "lone_busy_factor": None,
         "source": "",
     }
+
+
+def test_jitter_is_typical_unless_it_is_given() -> None:
+    node = load_cluster("dgx-a100").node_kinds[0]
+    assert node.jitter_of(on_cpu=False) == (0.02, 0.035)
+    assert node.jitter_of(on_cpu=True) == (0.05, 0.0)
+    # Who says how much workers vary has said all of it, unless nodes are named too.
+    assert node.replace(jitter=0.1).jitter_of(on_cpu=False) == (0.1, 0.0)
+    assert node.replace(jitter=0.1, node_jitter=0.2).jitter_of(on_cpu=True) == (0.1, 0.2)

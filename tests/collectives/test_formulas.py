@@ -76,6 +76,26 @@ def simulate_binomial(num_bytes: float, num_workers: int, route: Route) -> float
     return max(has.values())
 
 
+def simulate_message_tree(num_bytes: float, num_workers: int, route: Route) -> float:
+    """Up a binomial tree and down again; a message begins when both of its workers are there."""
+    message_s = one_message_s(num_bytes, route)
+    now = [0.0] * num_workers
+    sums = [{worker} for worker in range(num_workers)]
+    distances = [2**i for i in range(num_workers.bit_length()) if 2**i < num_workers]
+    for distance in distances:
+        for low in range(0, num_workers - distance, 2 * distance):
+            high = low + distance
+            now[low] = now[high] = max(now[low], now[high]) + message_s
+            sums[low] |= sums[high]
+    assert sums[0] == set(range(num_workers))
+    for distance in reversed(distances):
+        for low in range(0, num_workers - distance, 2 * distance):
+            high = low + distance
+            # The one below waits since it has sent its sum.
+            now[low] = now[high] = now[low] + message_s
+    return max(now)
+
+
 def parent_in_tree(worker: int, num_workers: int) -> int | None:
     """The binary tree whose inner workers have odd numbers, for a power of two of workers."""
     if worker == 0:
@@ -131,7 +151,15 @@ def test_broadcasts(num_workers: int, route: Route) -> None:
     assert formulas.chain_broadcast_s(3e8, num_workers, ROUTE) == pytest.approx(pipelined, rel=0.01)
 
 
-@pytest.mark.parametrize("num_workers", [4, 8, 64])
+@pytest.mark.parametrize("route", [ROUTE, UNEVEN])
+@pytest.mark.parametrize("num_workers", [1, 2, 3, 4, 5, 7, 8, 9, 33])
+def test_tree_of_messages(num_workers: int, route: Route) -> None:
+    for num_bytes in SIZES:
+        found = formulas.message_tree_all_reduce_s(num_bytes, num_workers, route)
+        assert found == pytest.approx(simulate_message_tree(num_bytes, num_workers, route))
+
+
+@pytest.mark.parametrize("num_workers", [2, 4, 8, 64])
 def test_double_binary_tree(num_workers: int) -> None:
     for num_bytes in SIZES:
         simulated = simulate_two_trees(num_bytes, num_workers, ROUTE)

@@ -10,6 +10,7 @@ from paceline.cluster import Device
 from paceline.cluster.devices import device_names, load_device
 from paceline.kernels import KernelModel, Profile, Timing, load_kernel_model, load_model
 from paceline.kernels.family import flop_of
+from paceline.kernels.model import CARRIED_UNCERTAINTY
 from paceline.kernels.roofline import LAUNCH_S, roofline_s
 from paceline.kernels.workspace import Workspaces
 from paceline.measure.device_facts import device_of
@@ -66,32 +67,22 @@ def test_roofline_is_the_slower_of_arithmetic_and_memory() -> None:
     assert roofline_s(copied, device) == pytest.approx(8 * 2**20 / 4e9 + LAUNCH_S)
 
 
-def test_another_device_keeps_the_distance_from_the_memory_roof() -> None:
+def test_another_device_is_marked_and_less_sure() -> None:
     slow = load_device("v100")
     here, there = model(), model(slow)
     assert there.is_carried
     assert not here.is_carried
-    bandwidths = DEVICE.memory_bandwidth_bytes_per_s / slow.memory_bandwidth_bytes_per_s
     kernels = [KNOWN, NEAR, few(0), activation("relu", 123_456)]
     for kernel, own, carried in zip(
         kernels, here.estimate(kernels), there.estimate(kernels), strict=True
     ):
-        by_memory_s = (own.seconds - LAUNCH_S) * bandwidths
-        by_arithmetic_s = flop_of(kernel) / slow.flops["fp32"]
-        assert carried.seconds - LAUNCH_S >= by_memory_s * (1 - 1e-9)
-        assert carried.seconds >= by_arithmetic_s
-        assert carried.seconds <= max(by_memory_s, by_arithmetic_s / 0.8) * 1.001 + LAUNCH_S
+        assert carried.seconds >= 0.9 * flop_of(kernel) / slow.flops["fp32"]
         assert carried.origin == own.origin
-        assert carried.uncertainty > own.uncertainty
-    assert there.estimate([RARE])[0].seconds == roofline_s(RARE, slow)
+        assert carried.uncertainty >= max(own.uncertainty, CARRIED_UNCERTAINTY)
 
 
 def test_half_the_device_takes_twice_as_long_but_for_the_launch() -> None:
-    half = DEVICE.replace(
-        name="half",
-        memory_bandwidth_bytes_per_s=DEVICE.memory_bandwidth_bytes_per_s / 2,
-        flops={key: value / 2 for key, value in DEVICE.flops.items()},
-    )
+    half = DEVICE.scaled(arithmetic=0.5, memory=0.5).replace(name="half")
     large = product(4096, 4096, 4096)
     (own,), (carried,) = model().estimate([large]), model(half).estimate([large])
     assert carried.seconds / own.seconds == pytest.approx(2.0, rel=0.01)
@@ -104,6 +95,10 @@ def test_half_the_device_takes_twice_as_long_but_for_the_launch() -> None:
         ("NVIDIA H100 80GB HBM3", 80, "h100"),
         ("NVIDIA A100-SXM4-80GB", 80, "a100"),
         ("NVIDIA A100-SXM4-40GB", 40, "a100-40gb"),
+        ("NVIDIA A100 80GB PCIe", 80, "a100-pcie"),
+        ("NVIDIA H100 NVL", 94, "h100-nvl"),
+        ("NVIDIA L40S", 48, "l40s"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 96, "rtx-pro-6000"),
         ("Tesla V100-SXM2-16GB", 16, "v100"),
         ("Tesla V100-SXM2-32GB", 32, "v100-32gb"),
         ("Tesla T4", 15, "t4"),
@@ -120,7 +115,7 @@ def test_drivers_names_of_built_in_devices(name: str, gigabytes: int, device: st
 def test_every_built_in_gpu_is_found_under_some_drivers_name() -> None:
     for name in set(device_names()) - {"cpu-core"}:
         device = load_device(name)
-        plain = name.partition("-")[0].upper()
+        plain = name.replace("-", " ").upper()
         facts = {"device_name": f"NVIDIA {plain}", "memory_bytes": device.memory_bytes}
         assert device_of(Profile(facts)) == device
 

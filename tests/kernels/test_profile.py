@@ -115,7 +115,7 @@ def test_another_schema_version(path: Path) -> None:
         gzip.compress(json.dumps({"format": "paceline-kernels", "version": 1}).encode() + b"\n[3]"),
         gzip.compress(json.dumps({"format": "paceline-kernels", "version": 1}).encode() + b"\n3"),
     ],
-    ids=lambda content: repr(content)[:24],
+    ids=map(str, range(10)),  # a compressed text has the time in it
 )
 def test_what_is_no_profile(path: Path, content: bytes) -> None:
     path.parent.mkdir()

@@ -76,6 +76,14 @@ def test_both_ends_of_every_link_are_shaped() -> None:
             shapes_of(f"{name}-node1/eth0", f"{name}-switch/port1")
             == [["tbf", 6_250_000, 9000, "up"]] * 2
         )
+        built.set_rates({1: 2.5e6})
+        assert [
+            rate
+            for _, rate, _, _ in shapes_of(
+                *(f"{name}-node0/eth0", f"{name}-switch/port0"),
+                *(f"{name}-node1/eth0", f"{name}-switch/port1"),
+            )
+        ] == [12_500_000, 12_500_000, 2_500_000, 2_500_000]
     assert list(NAMESPACES.glob(f"{name}*")) == []
 
 

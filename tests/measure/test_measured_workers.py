@@ -125,7 +125,7 @@ def needs_of_two_profiles(workers: Workers) -> tuple[float, float]:
     """Against the real profile, and against one whose times are a thousandth of it."""
     reference = reference_kernels("cpu-core")
     quicker = {kernel: seconds / 1000 for kernel, seconds in reference.items()}
-    return _needs_of_profile(reference, workers), _needs_of_profile(quicker, workers)
+    return _needs_of_profile(reference, workers, 3), _needs_of_profile(quicker, workers, 3)
 
 
 def test_a_quicker_profile_makes_slower_workers() -> None:

@@ -44,7 +44,8 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Profile:
 
 def test_every_kernel_of_every_network_has_a_family(plan: Profile) -> None:
     families = {family_of(kernel) for kernel in plan.timings if plan.timings[kernel].sources}
-    assert families == set(FAMILIES)
+    assert families == set(FAMILIES) - {"recurrent"}  # no network of the zoo has such layers
+    assert "recurrent" in {family_of(kernel) for kernel in plan.timings}
 
 
 def test_every_network_is_a_source_and_nothing_is_measured_yet(plan: Profile) -> None:

@@ -18,7 +18,13 @@ SETTINGS = RaceSettings(
 
 
 def test_a_task_survives_its_journey() -> None:
-    task = Task(entry="ddp", settings=SETTINGS, progress_file="p.json", result_file="r.json")
+    task = Task(
+        entries=["ddp", "daso"],
+        settings=SETTINGS,
+        base="name = 'lab'",
+        progress_file="p.json",
+        result_file="r.json",
+    )
     assert Task.from_json(task.to_json()) == task
 
 

@@ -15,6 +15,7 @@ def test_counts_what_the_interface_sent(monkeypatch: pytest.MonkeyPatch) -> None
     # The kernel has the same count in another place.
     counter = Path("/sys/class/net/lo/statistics/tx_bytes")
     before, counted, after = counter.read_text(), bytes_sent_from_node(0), counter.read_text()
+    assert counted is not None
     assert int(before) <= counted <= int(after)
 
 
@@ -23,6 +24,20 @@ def test_an_interface_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nothing0")
     with pytest.raises(ValueError, match="no network interface 'nothing0'"):
         bytes_sent_from_node(0)
+
+
+def test_the_interface_is_the_one_that_leads_to_the_first_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    counter = Path("/sys/class/net/lo/statistics/tx_bytes")
+    before, counted, after = counter.read_text(), bytes_sent_from_node(0), counter.read_text()
+    assert counted is not None
+    assert int(before) <= counted <= int(after)
+    monkeypatch.delenv("MASTER_ADDR")
+    assert bytes_sent_from_node(0) is None
 
 
 def test_counts_what_an_emulated_link_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

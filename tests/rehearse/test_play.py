@@ -224,6 +224,21 @@ def test_a_synchronous_step_takes_as_long_as_the_slowest_worker() -> None:
     assert np.diff(ends).mean() == pytest.approx(drawn + ALL_REDUCE_S, abs=0.05)
 
 
+def test_nodes_that_vary_hold_up_others_and_not_their_own_workers() -> None:
+    steps = [[call("work"), world(2 * n), Wait(2 * n)] for n in range(1, 5)]
+    one = priced([program(*steps)], work=10.0)[0]
+
+    def step_s(nodes: int) -> float:
+        rules = NodeRules(
+            workers=4, nodes=nodes, serial=True, collective=collective_of(4), node_jitter=0.05
+        )
+        return float(np.diff(play_roles([Role(program=one, rules=rules)]).ends_s[0]).mean())
+
+    assert step_s(1) == pytest.approx(10.0 + ALL_REDUCE_S)
+    drawn = np.random.default_rng(6).normal(10.0, 0.5, (20000, 8)).max(axis=1).mean()
+    assert step_s(8) == pytest.approx(drawn + ALL_REDUCE_S, abs=0.05)
+
+
 def test_who_meets_rarely_waits_less() -> None:
     steps = [[call("work")] for _ in range(15)] + [[call("work"), world(1), Wait(1)]]
     one = priced([program(*steps)], work=10.0)[0]

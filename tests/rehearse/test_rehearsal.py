@@ -57,6 +57,24 @@ def test_sync_reduces_every_gradient_once_a_step() -> None:
         assert sum(each.num_bytes for each in reduced) == wanted
 
 
+@pytest.mark.parametrize("bucket_bytes", [1, 200_000, 100 << 20])
+def test_buckets_have_the_size_that_is_asked_for(bucket_bytes: int) -> None:
+    step = zoo_step("small-cnn", batch=8)
+    rehearsal = Rehearsal(step, "sync", node_sizes=(2, 2), bucket_bytes=bucket_bytes)
+    reduced = [each for each in begun(rehearsal, 0, 3) if each.team == "world"]
+    # By hand: the last parameters first, and a new bucket whenever one is full.
+    filled, limit = [0], min(bucket_bytes, 1 << 20)
+    for parameter in reversed(list(step.model.parameters())):
+        if filled[-1] >= limit:
+            filled.append(0)
+            limit = bucket_bytes
+        filled[-1] += parameter.nbytes
+    sizes = [each.num_bytes for each in reduced]
+    for own in filled:  # and one number per parameter, and one more
+        assert any(own < size <= own + 4 * 50 for size in sizes)
+    assert len(reduced) - len(filled) <= 1  # batch norm's statistics
+
+
 def test_daso_takes_turns_across_and_in_the_background() -> None:
     step = zoo_step("small-cnn", batch=8)
     rehearsal = Rehearsal(step, "daso", node_sizes=(2,) * 4, warmup_steps=0, period=2, delay=1)

@@ -141,3 +141,23 @@ def test_efficiency_on_unequal_nodes_counts_what_each_could_do() -> None:
     assert 0 < found.scaling_efficiency < 1
     assert "," in found.device
     assert found.workers == cluster.num_workers
+
+
+def test_spans_include_what_communication_beside_them_costs(tmp_path: Path) -> None:
+    """Computing fills a predicted step without a gap, also where an exchange slows it down."""
+    own = load_cluster("lab-2x2")
+    (kind,) = own.node_kinds
+    slow = kind.between.replace(interference=0.5, lone_interference=0.5)
+    cluster = own.replace(node_kinds=(kind.replace(between=slow),))
+    path = tmp_path / "trace.json"
+    predict(zoo_step("mlp", batch=256), cluster=cluster, strategy="daso", trace=path)
+    spans = [span for span in read_trace(path)[0] if span.worker == 0]
+    steps = [span for span in spans if span.track == "step"]
+    assert len(steps) > 4
+    for step in steps:
+        inside = [
+            span.end_s - span.start_s
+            for span in spans
+            if span.track == "compute" and step.start_s <= span.start_s < step.end_s
+        ]
+        assert sum(inside) == pytest.approx(step.end_s - step.start_s, abs=2e-5)

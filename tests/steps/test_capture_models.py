@@ -35,7 +35,8 @@ class Biased(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         rows = rows * self.scale
-        mixed = functional.scaled_dot_product_attention(rows, rows, rows, attn_mask=self.bias)
+        bias = self.bias.expand(rows.shape[0], -1, -1, -1)
+        mixed = functional.scaled_dot_product_attention(rows, rows, rows, attn_mask=bias)
         return mixed.sum()
 
 
@@ -56,5 +57,5 @@ def test_attention_whose_bias_is_learned_gives_it_a_gradient() -> None:
     capture = captured(Biased(), 2, 4, 10, 8)
     kernels = [kernel for kernel in capture.kernels() if kernel.op.startswith("attention")]
     assert [kernel.op for kernel in kernels] == ["attention", "attention_backward"]
-    assert kernels[0].args[3].shape == (1, 4, 10, 10)
+    assert kernels[0].args[3].shape == (2, 4, 10, 10)
     assert {each.parameter for each in capture.gradients} == {"scale", "bias"}

@@ -64,11 +64,13 @@ def train(workers: Workers, merge: str, open_after: dict[int, int], **options: A
         torch.autograd.backward(model(slope(rank)))
         optimizer.step()
         values.append(model.values.item())
+        # Together, so that what a step sees depends on the gates alone: nobody opens one while
+        # another worker is still at its step.
+        workers.world.agree(0.0)
         if step == open_after.get(rank):
             gate.open()
         if step == max(open_after.values(), default=0):
             gate.settle()
-        # Together, so that what a step sees depends on the gates alone.
         workers.world.agree(0.0)
     pace.detach()
     return values

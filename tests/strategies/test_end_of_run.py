@@ -32,6 +32,11 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("daso", {"merge": "stale", "delay": 4, "wire": "int8"}),
     ("daso", {"period": 5, "delay": 5, "warmup_steps": 0, "wire": "bf16"}),
     ("daso", {"period": 1, "delay": 0, "warmup_steps": 0}),
+    ("slowmo", {"period": 4, "wire": "int8"}),
+    ("co2", {"period": 4}),
+    ("gossip", {"period": 2}),
+    ("demo", {"sign": True}),
+    ("auto", {"allow": "local-sgd", "max_period": 4, "wires": "fp32"}),
 ]
 
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from browser import Opened, needs_browser, opened, running_browser
+from browser import Opened, needs_browser, opened
 from paceline.studies.page import write_page
 from paceline.studies.pictures import write_pictures
 from paceline.studies.report import report_page, write_report
@@ -46,12 +46,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     study = synthetic_study(HOSTILE, strategies=("sync", HOSTILE))
     write_report(study, path, roofline=synthetic_roofline())
     return path.as_uri()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with running_browser() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

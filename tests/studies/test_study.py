@@ -56,6 +56,10 @@ def test_a_point_is_what_predict_says(step: Step, found: Study, strategy: str) -
         assert row["throughput_per_s"] == pytest.approx(said.throughput_per_s, rel=NEARLY)
         low, high = said.range_s
         assert (row["low_s"], row["high_s"]) == pytest.approx((low, high), rel=NEARLY)
+        samples = row["workers"] * row["batch"]
+        assert row["throughput_low_per_s"] == pytest.approx(samples / high, rel=NEARLY)
+        assert row["throughput_high_per_s"] == pytest.approx(samples / low, rel=NEARLY)
+        assert row["efficiency_low"] <= row["efficiency"] <= row["efficiency_high"]
 
 
 def test_strong_scaling_keeps_the_global_batch(found: Study) -> None:

@@ -75,6 +75,11 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("diloco", {"period": 3, "wire": "int8"}),
     ("streaming-diloco", {"period": 4, "fragments": 2, "delay": 1}),
     ("daso", {"warmup_steps": 1, "period": 3, "patience": 0}),
+    ("slowmo", {"period": 2}),
+    ("co2", {"period": 2}),
+    ("gossip", {"period": 2}),
+    ("demo", {}),
+    ("auto", {"allow": "local-sgd", "max_period": 4, "wires": "fp32"}),
 ]
 
 
@@ -192,9 +197,10 @@ def drift_apart(workers: Workers) -> list[float]:
 
 def test_who_stands_by_carries_its_nodes_parameters() -> None:
     first, second, third = run_job(drift_apart, nodes=(2, 1))
-    # The first node: the mean of 1 and 2, then 2 alone. After two steps 3.5 and 6 are averaged, and
-    # the first node counts twice.
-    mean, end = 13 / 3, (2 * 19 / 3 + 22 / 3) / 3
+    # The first node: the mean of 1 and 2, then 2 alone. After two steps 3.5 and 6 are averaged; the
+    # first node has trained on three batches and the second on two. Then both train on one.
+    mean = (3 * 3.5 + 2 * 6.0) / 5
+    end = (mean + 2 + mean + 3) / 2
     assert second == pytest.approx([1.5, mean, mean + 2, mean + 2, end])
     assert third == pytest.approx([3.0, mean, mean + 3, mean + 3, end])
     assert first == pytest.approx([1.5, mean + 2, end])

@@ -32,9 +32,18 @@ def test_tensors_have_the_declared_shapes_and_values(name: str) -> None:
 
 @pytest.mark.parametrize("model_name", ["small-cnn", "mlp", "small-gpt"])
 def test_default_data_fits_the_model(model_name: str) -> None:
-    data = zoo.load_data(zoo.default_data_for(model_name))
+    data = zoo.load_data_for(model_name, zoo.default_data_for(model_name))
     inputs, targets = data.test[:2]
+    assert inputs.shape[1:] == data.input_shape == zoo.zoo_entry(model_name).input_shape
     assert zoo.build_model(model_name)(inputs).shape == (*targets.shape, data.num_classes)
+
+
+def test_data_that_does_not_fit_the_model() -> None:
+    with pytest.raises(ValueError, match=r"small-cnn reads inputs of shape \(1, 8, 8\)"):
+        zoo.load_data_for("small-cnn", "stdlib-text")
+    # A text of 64 characters has as many numbers as the features.
+    with pytest.raises(ValueError, match="leave --data out"):
+        zoo.load_data_for("mlp", "stdlib-text")
 
 
 def test_digits_are_split_by_class() -> None:

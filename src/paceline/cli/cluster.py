@@ -110,23 +110,40 @@ def _nodes_table(cluster: Cluster) -> Table:
 
 
 def _links_table(cluster: Cluster) -> Table:
-    table = _table("link", "latency", "bandwidth", "half at", "per", "source")
-    for node in cluster.node_kinds:
-        _link_row(table, f"inside {node.name}", node.inside, bits=False)
-        _link_row(table, f"between {node.name}", node.between, bits=True)
+    links = [
+        (f"{place} {node.name}" if len(cluster.node_kinds) > 1 else place, link, bits)
+        for node in cluster.node_kinds
+        for place, link, bits in (("inside", node.inside, False), ("between", node.between, True))
+    ]
+    # Few links need it, and a terminal of 80 characters has no room for it.
+    with_half = any(link.half_bytes for _, link, _ in links)
+    half = ["half at"] if with_half else []
+    table = _table("link", "latency", "bandwidth", *half, "NCCL reaches", "source")
+    for name, link, bits in links:
+        bandwidth = format_bandwidth(link.bandwidth_bytes_per_s, bits=bits)
+        half = [format_size(link.half_bytes) if link.half_bytes else "-"] if with_half else []
+        _row(
+            table,
+            name,
+            format_duration(link.latency_s),
+            f"{bandwidth}\nper {'node' if link.shared else 'worker'}",
+            *half,
+            _reached(link),
+            link.source,
+        )
     return table
 
 
-def _link_row(table: Table, name: str, link: Link, *, bits: bool) -> None:
-    _row(
-        table,
-        name,
-        format_duration(link.latency_s),
-        format_bandwidth(link.bandwidth_bytes_per_s, bits=bits),
-        format_size(link.half_bytes) if link.half_bytes else "-",
-        "node" if link.shared else "worker",
-        link.source,
-    )
+def _reached(link: Link) -> str:
+    if link.reached_bytes_per_s is not None:
+        return _each(
+            f"{format_bandwidth(rate)} for {count}"
+            for count, rate in sorted(link.reached_bytes_per_s.items())
+        )
+    parts = [] if link.efficiency is None else [f"{link.efficiency:.0%}"]
+    if link.switch_bandwidth_bytes_per_s is not None:
+        parts.append(f"switch: {format_bandwidth(link.switch_bandwidth_bytes_per_s)}")
+    return _each(parts) or "-"
 
 
 def _devices_table(cluster: Cluster) -> Table:

@@ -26,6 +26,14 @@ SlowOption = Annotated[
     list[str] | None,
     typer.Option("--slow", metavar="NODE:WORKER=FACTOR", help="Make a worker FACTOR times slower."),
 ]
+ChangeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--change",
+        metavar="'link[ NODE]=RATE at TIME'",
+        help="Change a link's rate while the command runs, or that of all links.",
+    ),
+]
 EmulationOption = Annotated[
     str, typer.Option("--emulation", help="auto, namespaces (root on Linux) or software.")
 ]
@@ -35,7 +43,8 @@ EmulationOption = Annotated[
     app,
     "run",
     example="paceline lab run --nodes 2 --workers 2 --link 100mbit -- python train.py\n"
-    "paceline lab run --workers 2,1 --slow 1:0=2.0 -- python train.py",
+    "paceline lab run --workers 2,1 --slow 1:0=2.0 -- python train.py\n"
+    "paceline lab run --change 'link=20mbit at 30s' -- python train.py",
 )
 def run(
     command: Annotated[list[str], typer.Argument(help="What every worker runs, after --.")],
@@ -44,6 +53,7 @@ def run(
     workers: WorkersOption = None,
     link: LinkOption = None,
     slow: SlowOption = None,
+    change: ChangeOption = None,
     emulation: EmulationOption = "auto",
     json: frame.JsonFlag = False,
 ) -> None:
@@ -52,15 +62,24 @@ def run(
     The exit code is that of the first worker that fails, or of an agent that is killed.
     """
     import sys
+    from functools import partial
 
     from paceline.lab.lab import Lab, describe_emulation
     from paceline.lab.layout import lay_out, parse_slow
+    from paceline.lab.timetable import LabEvent, LinkChange, parse_changes
 
     layout = lay_out(cluster=cluster, nodes=nodes, workers=workers, link=link)
+    changes = parse_changes(change or [], layout)
     notes = frame.stderr_console()
     with Lab(layout, slow=parse_slow(slow or [], layout), emulation=emulation) as lab:
+
+        def apply(change: LinkChange) -> None:
+            lab.set_rate(change.rate_bytes_per_s, node=change.node)
+            notes.print(f"lab: {change}", style="dim", soft_wrap=True)
+
+        events = [LabEvent(at_s=each.at_s, act=partial(apply, each)) for each in changes]
         # With --json, standard output holds the object alone.
-        job = lab.start(command, output=sys.stderr if json else None)
+        job = lab.start(command, output=sys.stderr if json else None, events=events)
         notes.print(f"lab: {describe_emulation(lab.emulation)}", style="dim", soft_wrap=True)
         code = job.wait()
         failure = job.first_failure()
@@ -73,6 +92,7 @@ def run(
                 "first_failure": None if failure is None else vars(failure),
                 "emulation": lab.emulation,
                 "cluster": layout.to_dict(),
+                "changes": [vars(each) for each in changes],
             }
         )
     raise typer.Exit(code)

@@ -8,9 +8,13 @@ from typing import Annotated
 import typer
 
 from paceline.cli import (
+    advise,
     cluster,
+    device,
+    explore,
     fit,
     frame,
+    host,
     kernels,
     lab,
     measure,
@@ -18,6 +22,7 @@ from paceline.cli import (
     race,
     strategies,
     study,
+    trace,
 )
 from paceline.ending import end_quickly
 from paceline.version import __version__
@@ -27,9 +32,14 @@ app = frame.new_app(
     "then make it cost less."
 )
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(device.app, name="device")
 app.add_typer(lab.app, name="lab")
 app.add_typer(measure.app, name="measure")
+app.add_typer(trace.app, name="trace")
+advise.register(app)
+explore.register(app)
 fit.register(app)
+host.register(measure.app)
 kernels.register(measure.app)
 predict.register(app)
 race.register(app)

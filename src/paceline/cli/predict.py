@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import sys
-from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.cli import frame, step_options
+from paceline.cli import device_comparison, frame, report_options, step_options
 from paceline.cli.options import parse_options
+from paceline.cli.predict_mixed import has_unequal_nodes, show_mixed
+from paceline.cli.prediction_report import trace_path
+from paceline.cli.prediction_report import write as write_report
+from paceline.cli.prediction_view import show_all, show_one, too_close
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from paceline.cluster import Cluster, Device
     from paceline.rehearse import Prediction
-    from paceline.rehearse.run import Run
-
-_OBJECTS_BETWEEN_COLLECTIONS = 500_000
-# Glyphs that differ, since not every terminal has colours.
-_PARTS = (("compute", "█", "green"), ("communication", "░", "yellow"), ("host", "▒", "red"))
 
 
 def register(app: typer.Typer) -> None:
@@ -32,8 +27,11 @@ def register(app: typer.Typer) -> None:
         app,
         "predict",
         example="paceline predict resnet50 --device h200 --batch 256 --precision bf16\n"
-        "paceline predict vgg16 --cluster ethernet-10g --compare\n"
+        "paceline predict vgg16 --cluster ethernet-10g --compare --out report\n"
+        "paceline predict resnet50 --cluster mixed.toml --shares balanced\n"
+        "paceline predict vit-b16 --batch 64 --precision bf16 --compiled\n"
         "paceline predict resnet50 --cluster aws-p4d --nodes 4 --samples 1281167 --epochs 90\n"
+        "paceline predict vit-b16 --batch 64 --precision bf16 --device a100,h100,l40s,b200\n"
         "paceline predict my_model.py:make --input 3x128x128 --classes 10 --device a100 --json",
     )(predict)
 
@@ -43,7 +41,9 @@ def predict(
     device: Annotated[
         str | None,
         typer.Option(
-            "--device", help="The worker's device; default: the cluster's, the model file's, h200."
+            "--device",
+            help="The worker's device; default: the cluster's, the model file's, h200. Several, "
+            "as a100,l40s, are compared.",
         ),
     ] = None,
     cluster: Annotated[
@@ -65,6 +65,15 @@ def predict(
         list[str] | None,
         typer.Option("--option", metavar="[NAME.]KEY=VALUE", help="A strategy's option."),
     ] = None,
+    collective: Annotated[
+        str, typer.Option("--collective", help="How teams sum: backend, tree, ring or auto.")
+    ] = "backend",
+    shares: Annotated[
+        str | None,
+        typer.Option(
+            "--shares", help="On unequal nodes: equal or balanced batches; default: show both."
+        ),
+    ] = None,
     compare: Annotated[bool, typer.Option("--compare", help="All strategies.")] = False,
     samples: Annotated[
         int | None, typer.Option("--samples", min=1, help="Samples of an epoch: cost of a run.")
@@ -76,9 +85,20 @@ def predict(
         float | None,
         typer.Option("--jitter", min=0, help="How much workers' times vary, as 0.05."),
     ] = None,
+    price: Annotated[
+        float | None,
+        typer.Option("--price", min=0, help="US dollars for a node and an hour, not the preset's."),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option("--host", help="The nodes' host, as xeon-8480, or its speed, as 1.5."),
+    ] = None,
     trace: Annotated[
         Path | None, typer.Option("--trace", help="Write the steps for Perfetto: *.json[.gz].")
     ] = None,
+    compiled: Annotated[
+        bool, typer.Option("--compiled", help="With torch.compile(model), on a GPU.")
+    ] = False,
     batch: step_options.Batch = None,
     precision: step_options.PrecisionName = "fp32",
     memory_format: step_options.MemoryFormatName = "contiguous",
@@ -94,17 +114,21 @@ def predict(
     model_file: Annotated[
         Path | None, typer.Option("--model-file", help="What `paceline fit` wrote.")
     ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="A folder for report.html, the data and traces.")
+    ] = None,
+    images: report_options.Images = None,
     json: frame.JsonFlag = False,
 ) -> None:
     """Predict a training step on a device, or on a cluster, that need not be here."""
-    # Imports and captures make a million objects that stay. Looking through them for garbage time
-    # and again took a seventh of this command's time.
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    frame.collect_rarely()
 
     from paceline.rehearse import predict as predict_step
     from paceline.rehearse.prediction import fastest
-    from paceline.strategies import strategy_names
+    from paceline.rehearse.setting import find_cluster, find_kernel_models
+    from paceline.strategies import comparable_strategy_names
 
+    report_options.check(out, images)
     step = step_options.make_step(
         model,
         batch=batch,
@@ -114,6 +138,14 @@ def predict(
         input_shape=input_shape,
         classes=classes,
     )
+    if device is not None and "," in device:
+        if cluster or compare or trace or flops or memory_bandwidth or model_file:
+            raise ValueError(
+                "Several devices are compared one worker each: leave --cluster, --compare, "
+                "--trace, --flops, --memory-bandwidth and --model-file out."
+            )
+        device_comparison.show(step, device.split(","), compiled=compiled, as_json=json)
+        return
     if compare and cluster is None:
         raise ValueError("--compare needs a --cluster: one worker alone needs no strategy.")
     own = _own_device(device, cluster, model_file)
@@ -121,28 +153,43 @@ def predict(
     chosen: str | Cluster | None = cluster
     if cluster is not None and own is None and (flops or memory_bandwidth):
         chosen = _with_changed_devices(cluster, flops, memory_bandwidth)
-    names = strategy_names() if compare else [strategy]
+    chosen = _with_nodes_changed(chosen, price=price, host=host)
+    names = comparable_strategy_names() if compare else [strategy]
     options = parse_options(option or [], names)
     if not 0 < epochs < math.inf or (epochs != 1.0 and samples is None):
         raise ValueError("--epochs needs --samples, the samples of one epoch, and is above 0.")
     if compare and trace is not None:
         raise ValueError("--trace is of one strategy: leave --compare out.")
 
+    settings: dict[str, Any] = {
+        "device": wanted,
+        "nodes": nodes,
+        "workers_per_node": workers_per_node,
+        "kernel_model": model_file,
+        "jitter": jitter,
+        "collective": collective,
+        "samples": None if samples is None else round(samples * epochs),
+        "compiled": compiled,
+    }
+    traces = {} if out is None else {name: trace or trace_path(out, name) for name in names}
+
     def predicted(name: str) -> Prediction:
         return predict_step(
             step,
-            device=wanted,
             cluster=chosen,
-            nodes=nodes,
-            workers_per_node=workers_per_node,
             strategy=name,
-            kernel_model=model_file,
-            jitter=jitter,
-            samples=None if samples is None else round(samples * epochs),
-            trace=trace,
+            shares=shares or "equal",  # type: ignore[arg-type]
+            trace=traces.get(name, trace),
+            **settings,
             **options.get(name, {}),
         )
 
+    shows_one = shares is not None or compiled or compare or trace is not None or out is not None
+    if not shows_one and has_unequal_nodes(chosen):
+        assert chosen is not None
+        own_options = settings | options.get(strategy, {})
+        show_mixed(step, chosen, strategy, own_options, show=show_one, json=json)
+        return
     predictions, left_out = [predicted(names[0])], []
     for name in names[1:]:
         try:
@@ -154,12 +201,26 @@ def predict(
         first = [prediction.strategy for prediction in fastest(predictions)]
         frame.print_json({"predictions": plain, "fastest": first} if compare else plain[0])
     elif compare:
-        _show_all(predictions)
+        show_all(predictions)
     else:
-        _show(predictions[0])
+        show_one(predictions[0])
     if trace is not None:
         sys.stderr.write(f"trace written to {trace}; open it at ui.perfetto.dev\n")
-    notes = [*predictions[0].warnings, *left_out, *_too_close(predictions)]
+    if out is not None:
+        at = find_cluster(chosen, device=wanted, nodes=nodes, workers_per_node=workers_per_node)
+        (kernel_model, *_) = find_kernel_models(at, wanted, model_file).values()
+        write_report(
+            step,
+            predictions,
+            traces={
+                each.strategy: traces.get(each.strategy, traces[names[0]]) for each in predictions
+            },
+            notes=[*left_out, *too_close(predictions)],
+            kernel_model=kernel_model,
+            folder=out,
+            images=images,
+        )
+    notes = [*predictions[0].warnings, *left_out, *too_close(predictions)]
     for note in notes:
         sys.stderr.write(f"Note: {note}\n")
 
@@ -175,6 +236,26 @@ def _own_device(
 
         return load_model(model_file).device
     return "h200" if cluster is None else None
+
+
+def _with_nodes_changed(
+    cluster: str | Cluster | None, *, price: float | None, host: str | None
+) -> str | Cluster | None:
+    from paceline.cluster import load_cluster
+
+    if price is None and host is None:
+        return cluster
+    if cluster is None:
+        raise ValueError("--price and --host are of a cluster's nodes: give a --cluster, too.")
+    changed = load_cluster(cluster) if isinstance(cluster, str) else cluster
+    if price is not None:
+        changed = changed.with_price(price)
+    if host is None:
+        return changed
+    try:
+        return changed.with_host(float(host))
+    except ValueError:
+        return changed.with_host(host)
 
 
 def _with_changed_devices(cluster: str, flops: str | None, memory_bandwidth: str | None) -> Cluster:
@@ -203,125 +284,3 @@ def _changed(device: str | Device, flops: str | None, memory_bandwidth: str | No
     if memory_bandwidth is not None:
         changes["memory_bandwidth_bytes_per_s"] = parse_bandwidth(memory_bandwidth)
     return base.replace(**changes)
-
-
-def _show(prediction: Prediction) -> None:
-    from rich.table import Table
-
-    from paceline.cluster.units import format_duration, format_size
-
-    screen = frame.console()
-    low, high = prediction.range_s
-    table = Table(show_header=False, box=None, title=_title(prediction), title_justify="left")
-    table.add_row(
-        "step",
-        f"{format_duration(prediction.step_s)}  "
-        f"({format_duration(low)} to {format_duration(high)})",
-    )
-    table.add_row("throughput", f"{prediction.throughput_per_s:,.0f} samples/s")
-    if prediction.workers > 1:
-        table.add_row("scaling efficiency", f"{prediction.scaling_efficiency:.0%}")
-    table.add_row("limited by", prediction.bottleneck)
-    verdict = "fits" if prediction.fits else "does not fit"
-    table.add_row(
-        "memory",
-        f"{format_size(prediction.memory_bytes)} of {format_size(prediction.memory_limit_bytes)}: "
-        f"{verdict}",
-    )
-    table.add_row("kernels timed by", _methods(prediction))
-    if prediction.run is not None:
-        table.add_row("whole run", _run(prediction.run))
-    screen.print(table)
-    screen.print(_bar(prediction, width=60))
-    for phase, seconds in prediction.phases_s.items():
-        if phase != "all":
-            screen.print(f"{phase}: {format_duration(seconds)} per step")
-    screen.print(_legend())
-
-
-def _run(run: Run) -> str:
-    parts = [
-        f"{run.num_steps:,} steps",
-        str(timedelta(seconds=round(run.seconds))),
-        f"{run.device_hours:,.1f} device-hours",
-        "price not known" if run.dollars is None else f"{run.dollars:,.2f} US dollars",
-    ]
-    return ", ".join(parts)
-
-
-def _legend() -> Text:
-    from rich.text import Text
-
-    return Text("  ").join(
-        Text.assemble((glyph, colour), f" {name}") for name, glyph, colour in _PARTS
-    )
-
-
-def _show_all(predictions: list[Prediction]) -> None:
-    from rich.table import Column, Table
-
-    from paceline.cluster.units import format_duration
-
-    screen = frame.console()
-    longest_s = max(prediction.step_s for prediction in predictions)
-    with_runs = predictions[0].run is not None
-    runs = ("whole run", "US dollars") if with_runs else ()
-    name = Column("strategy", no_wrap=True)
-    table = Table(name, "step", "efficiency", "samples/s", *runs, "where the time goes")
-    # What the other columns leave of the screen.
-    longest = max(8, min(40, screen.width - (86 if with_runs else 60)))
-    for prediction in sorted(predictions, key=lambda each: each.step_s):
-        table.add_row(
-            prediction.strategy,
-            format_duration(prediction.step_s),
-            f"{prediction.scaling_efficiency:.0%}",
-            f"{prediction.throughput_per_s:,.0f}",
-            *_run_columns(prediction.run),
-            _bar(prediction, width=max(1, round(longest * prediction.step_s / longest_s))),
-        )
-    table.title = _title(predictions[0])
-    screen.print(table)
-    screen.print(_legend())
-
-
-def _too_close(predictions: list[Prediction]) -> list[str]:
-    """What to say of strategies that a prediction cannot put in order."""
-    from paceline.rehearse.prediction import RESOLUTION, fastest
-
-    *others, last = [prediction.strategy for prediction in fastest(predictions)]
-    if not others:
-        return []
-    return [
-        f"{', '.join(others)} and {last} are within {RESOLUTION:.0%} of each other: predictions "
-        "are not accurate enough to say which one is the fastest."
-    ]
-
-
-def _run_columns(run: Run | None) -> tuple[str, ...]:
-    if run is None:
-        return ()
-    dollars = "-" if run.dollars is None else f"{run.dollars:,.2f}"
-    return str(timedelta(seconds=round(run.seconds))), dollars
-
-
-def _title(prediction: Prediction) -> str:
-    where = prediction.device
-    if prediction.workers > 1:
-        where = f"{prediction.workers} x {prediction.device} on {prediction.nodes} nodes"
-    return f"{prediction.model}, batch {prediction.batch}, {prediction.precision}, {where}"
-
-
-def _methods(prediction: Prediction) -> str:
-    shares = [f"{name} {share:.0%}" for name, share in prediction.method.items() if share >= 0.005]
-    return ", ".join(shares) + (", carried to this device" if prediction.extrapolated else "")
-
-
-def _bar(prediction: Prediction, *, width: int) -> Text:
-    """The step as one bar: compute, exposed communication, host."""
-    from rich.text import Text
-
-    seconds = (prediction.compute_s, prediction.exposed_communication_s, prediction.host_s)
-    bar = Text()
-    for part_s, (_, glyph, colour) in zip(seconds, _PARTS, strict=True):
-        bar.append(glyph * round(width * max(part_s, 0.0) / prediction.step_s), style=colour)
-    return bar

@@ -1,10 +1,10 @@
-"""``paceline race``: strategies side by side, for real, on an emulated cluster."""
+"""``paceline race``: strategies side by side, for real, on an emulated cluster or in a job."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,10 +20,8 @@ from paceline.cli.lab import (
 from paceline.cli.options import parse_options
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from paceline.race.race import Race
-
+    from paceline.race.task import RaceSettings
 
 # Reached by every strategy that works, and not in the first epoch.
 _DEFAULT_TARGETS = {"digits": 0.95, "stdlib-text": 0.30}
@@ -34,7 +32,9 @@ def register(app: typer.Typer) -> None:
     frame.command(
         app,
         "race",
-        example="paceline race\npaceline race --link 1gbit --nodes 3 --epochs 3 --json\n"
+        example="paceline race\ntorchrun --nproc-per-node 4 -m paceline race\n"
+        "srun paceline race --strategies ddp,daso --out /scratch/race\n"
+        "paceline race --link 1gbit --nodes 3 --epochs 3 --json\n"
         "paceline race --strategies ddp,daso --option daso.period=8 --option daso.wire=int8",
     )(race)
 
@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
 def race(
     strategies: Annotated[
         str, typer.Option("--strategies", help="What to race, separated by commas.")
-    ] = "ddp,daso,floor",
+    ] = "ddp,local-sgd,daso,floor",
     peers: Annotated[
         bool, typer.Option("--peers", help="Also race other libraries' strategies.")
     ] = False,
@@ -62,6 +62,10 @@ def race(
         float | None,
         typer.Option("--target", min=0, max=1, help="The accuracy to reach; the time is taken."),
     ] = None,
+    predict: Annotated[
+        bool,
+        typer.Option("--predict/--no-predict", help="First measure the links and predict."),
+    ] = True,
     cluster: ClusterOption = None,
     nodes: NodesOption = None,
     workers: WorkersOption = None,
@@ -69,22 +73,29 @@ def race(
     slow: SlowOption = None,
     emulation: EmulationOption = "auto",
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for race.json and logs.")
+        Path | None, typer.Option("--out", help="Folder for report.html, race.json and logs.")
     ] = None,
     json: frame.JsonFlag = False,
 ) -> None:
-    """Train the same model with each strategy on an emulated cluster, and compare.
+    """Predict and train the same model with each strategy, and compare.
 
-    `ddp` is torch's DistributedDataParallel. `floor` communicates inside each
-    node only: no strategy can be faster.
+    On a cluster that is emulated here or, started by torchrun, srun or mpirun, in that
+    job: the links are measured, each strategy's step is predicted, then each one trains.
+    The first worker shows the results and writes a report. `ddp` is torch's
+    DistributedDataParallel. `floor` communicates inside each node only: no strategy can
+    be faster.
     """
+    import os
+
+    from paceline.cli.race_view import LiveRace
     from paceline.lab.lab import choose_emulation, describe_emulation
     from paceline.lab.layout import lay_out, parse_slow
     from paceline.race.entry import entry_maker
     from paceline.race.peers import PEERS
     from paceline.race.race import run_race
     from paceline.race.task import RaceSettings, count_steps
-    from paceline.zoo import default_data_for, load_data, zoo_entry
+    from paceline.teams.launcher import find_place
+    from paceline.zoo import default_data_for, load_data_for
 
     names = [name.strip() for name in strategies.split(",") if name.strip()]
     if peers:
@@ -94,118 +105,96 @@ def race(
     for name in names:
         entry_maker(name)
     data_name = data or default_data_for(model)
-    data_set = load_data(data_name, seed=seed)
-    if zoo_entry(model).input_shape != data_set.input_shape:
-        raise ValueError(
-            f"--model {model} reads inputs of shape {zoo_entry(model).input_shape}, and --data "
-            f"{data_name} has {data_set.input_shape}; leave --data out to get data that fits"
-        )
-    layout = lay_out(cluster=cluster, nodes=nodes, workers=workers, link=link)
-    slow_workers = parse_slow(slow or [], layout)
+    data_set = load_data_for(model, data_name, seed)
     settings = RaceSettings(
         model=model,
         data=data_name,
         epochs=epochs,
         batch=batch,
         learning_rate=learning_rate,
-        target=_DEFAULT_TARGETS[data_name] if target is None else target,
+        target=_DEFAULT_TARGETS[data_set.name] if target is None else target,
         seed=seed,
         options=parse_options(option or [], names),
     )
-    num_steps = count_steps(settings, len(data_set.train), layout.num_workers)
-    kind = choose_emulation(emulation)
-    notes = frame.stderr_console()
-    notes.print(f"lab: {describe_emulation(kind)}", style="dim", soft_wrap=True)
     folder = out or Path("runs", time.strftime("race-%Y%m%d-%H%M%S"))
-    with _LiveProgress(names, num_steps) as live:
-        outcome = run_race(
-            layout,
-            names,
-            settings,
-            folder=folder,
-            slow=slow_workers,
-            emulation=kind,
-            on_progress=live.update,
-        )
-    if json:
-        frame.print_json(outcome.to_dict())
-        return
-    frame.console().print(_table(outcome))
-    typer.echo(f"Results and logs: {folder / 'race.json'}")
-
-
-class _LiveProgress:
-    """A bar for each entry, on standard error."""
-
-    def __init__(self, names: list[str], num_steps: int) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-        from rich.progress import TimeElapsedColumn as Elapsed
-
-        self._progress = Progress(
-            TextColumn("{task.description:>12}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("steps"),
-            Elapsed(),
-            TextColumn("{task.fields[news]}"),
-            console=frame.stderr_console(),
-        )
-        self._num_steps = num_steps
-        self._names = names
-        self._tasks: dict[str, Any] = {}
-
-    def __enter__(self) -> _LiveProgress:
-        self._progress.start()
-        for name in self._names:
-            self._tasks[name] = self._progress.add_task(
-                name, total=self._num_steps, start=False, news="waiting for its turn"
+    job = find_place(os.environ)
+    num_examples = len(data_set.train)
+    if job.num_workers > 1:
+        of_lab = {"--nodes": nodes, "--workers": workers, "--link": link, "--slow": slow}
+        given = [name for name, value in of_lab.items() if value]
+        if given or emulation != "auto":
+            raise ValueError(
+                f"{(given or ['--emulation'])[0]} is for emulated clusters, and this race runs in "
+                f"a job of {job.num_workers} workers that {job.launcher} started: leave it out"
             )
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self._progress.stop()
-
-    def update(self, name: str, news: dict[str, Any]) -> None:
-        """Show how far an entry is."""
-        task = self._tasks[name]
-        self._progress.start_task(task)
-        accuracy = news.get("accuracy")
-        text = "" if accuracy is None else f"accuracy {accuracy:.1%}"
-        self._progress.update(task, completed=news["steps"], news=text)
-
-
-def _table(outcome: Race) -> Table:
-    from rich.table import Table
-
-    title = f"{outcome.settings.model} on {outcome.settings.data}: {_place(outcome)}"
-    table = Table(title=title)
-    for header in ("strategy", "step", "waiting", "between nodes", "accuracy"):
-        table.add_column(header, justify="left" if header == "strategy" else "right")
-    table.add_column(f"time to {outcome.settings.target:.0%}", justify="right")
-    for result in outcome.results:
-        reached = result["time_to_target_s"]
-        table.add_row(
-            result["name"],
-            f"{result['step_s'] * 1e3:.1f} ms",
-            f"{result['waiting_share']:.0%}",
-            f"{result['bytes_between_nodes'] / 1e6:.1f} MB",
-            f"{result['accuracy']:.1%}",
-            "not reached" if reached is None else f"{reached:.1f} s",
+        outcome = _race_in_job(
+            names, settings, cluster, predict=predict, folder=folder, num_examples=num_examples
         )
-    return table
+    else:
+        layout = lay_out(cluster=cluster, nodes=nodes, workers=workers, link=link)
+        num_steps = count_steps(settings, num_examples, layout.num_workers)
+        kind = choose_emulation(emulation)
+        slow_workers = parse_slow(slow or [], layout)
+        notes = frame.stderr_console()
+        notes.print(f"lab: {describe_emulation(kind)}", style="dim", soft_wrap=True)
+        with LiveRace(names, num_steps) as live:
+            outcome = run_race(
+                layout,
+                names,
+                settings,
+                folder=folder,
+                slow=slow_workers,
+                emulation=kind,
+                predict=predict,
+                on_progress=live.update,
+            )
+    if outcome is not None:  # the first worker speaks for all
+        _show(outcome, folder, as_json=json)
 
 
-def _place(outcome: Race) -> str:
-    from paceline.cluster.units import format_bandwidth
+def _race_in_job(
+    names: list[str],
+    settings: RaceSettings,
+    cluster: str | None,
+    *,
+    predict: bool,
+    folder: Path,
+    num_examples: int,
+) -> Race | None:
+    """Race in the job that a launcher started; None on all workers but the first."""
+    import os
 
-    workers = outcome.cluster.workers_per_node
-    nodes = (
-        f"{len(workers)}x{workers[0]}"
-        if len(set(workers)) == 1
-        else "workers " + ",".join(map(str, workers))
-    )
-    rates = {
-        format_bandwidth(node.between.bandwidth_bytes_per_s, bits=True)
-        for node in outcome.cluster.node_kinds
-    }
-    return f"{nodes}, {' and '.join(sorted(rates))} ({outcome.emulation})"
+    import torch.distributed as dist
+
+    from paceline.cli.race_view import LiveRace
+    from paceline.cluster import load_cluster
+    from paceline.race.race import race_in_job
+    from paceline.race.task import count_steps
+    from paceline.teams.launcher import find_place
+
+    place = find_place(os.environ)
+    base = None if cluster is None else load_cluster(cluster)
+    num_steps = count_steps(settings, num_examples, place.num_workers)
+    with LiveRace(names, num_steps, is_shown=place.rank == 0) as live:
+        outcome = race_in_job(
+            names, settings, folder=folder, base=base, predict=predict, on_progress=live.update
+        )
+    dist.barrier()
+    dist.destroy_process_group()
+    return outcome
+
+
+def _show(outcome: Race, folder: Path, *, as_json: bool) -> None:
+    from paceline.cli.race_view import race_table
+    from paceline.race.race import REPORT, RESULTS
+    from paceline.race.report import place_text
+
+    if as_json:
+        frame.print_json({**outcome.to_dict(), "report": str(folder / REPORT)})
+        return
+    settings = outcome.settings
+    how = f" ({outcome.emulation})" if outcome.emulation else ""
+    title = f"{settings.model} on {settings.data}: {place_text(outcome.cluster)}{how}"
+    frame.console().print(race_table(outcome.results, title=title, target=settings.target))
+    typer.echo(f"Results and logs: {folder / RESULTS}")
+    typer.echo(f"Report: {folder / REPORT}")

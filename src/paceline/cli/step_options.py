@@ -19,7 +19,8 @@ MemoryFormatName = Annotated[
     str, typer.Option("--memory-format", help="contiguous or channels_last.")
 ]
 OptimizerName = Annotated[
-    str | None, typer.Option("--optimizer", help="sgd, adam or adamw; default: the model's.")
+    str | None,
+    typer.Option("--optimizer", help="sgd, adam, adamw, rprop or lbfgs; default: the model's."),
 ]
 InputShape = Annotated[
     str,

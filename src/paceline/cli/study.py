@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.cli import frame, step_options
+from paceline.cli import frame, report_options, step_options
 
 if TYPE_CHECKING:
-    from paceline.studies import Study
+    from rich.console import Console
 
-_MOST_COLUMNS = 7
+    from paceline.studies import Study
+    from paceline.studies.axes import AxisName
+
+_MOST_COLUMNS = 6
 
 
 def register(app: typer.Typer) -> None:
@@ -68,9 +72,7 @@ def study(
     model_file: Annotated[
         Path | None, typer.Option("--model-file", help="What `paceline fit` wrote.")
     ] = None,
-    images: Annotated[
-        bool, typer.Option("--images", help="With --out: the charts as SVG, too; needs chromium.")
-    ] = False,
+    images: report_options.Images = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="A folder for report.html, study.csv, study.json.")
     ] = None,
@@ -78,9 +80,10 @@ def study(
 ) -> None:
     """Show how training scales with workers, links, batch and device, and what limits it."""
     from paceline.cluster import load_cluster
-    from paceline.strategies import strategy_names
+    from paceline.strategies import comparable_strategy_names
     from paceline.studies import study as run_study
 
+    report_options.check(out, images)
     step = step_options.make_step(
         model,
         batch=_base_batch(batch),
@@ -95,7 +98,7 @@ def study(
         found = run_study(
             step,
             cluster=chosen if nodes is None else chosen.with_nodes(nodes),
-            strategies=strategy_names() if strategy == "all" else strategy.split(","),
+            strategies=comparable_strategy_names() if strategy == "all" else strategy.split(","),
             workers=workers,
             link=link,
             batch=batch,
@@ -112,7 +115,14 @@ def study(
     if json:
         frame.print_json(found.to_dict())
     else:
-        _show(found)
+        given: dict[AxisName, Any] = {
+            "batch": batch,
+            "arithmetic": arithmetic,
+            "memory_bandwidth": memory_bandwidth,
+            "link": link,
+        }
+        varied = [axis for axis, values in given.items() if values and ":" in values]
+        _show(found, ["workers", *varied])
     for warning in found.warnings:
         sys.stderr.write(f"Note: {warning}\n")
 
@@ -145,38 +155,20 @@ def _scalings(text: str) -> Any:
     return ("weak", "strong") if text == "both" else (text,)
 
 
-def _write(found: Study, folder: Path, *, images: bool) -> None:
-    from paceline.studies.report import write_report
+def _write(found: Study, folder: Path, *, images: str | None) -> None:
+    from paceline.studies.report import report_page
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "study.csv").write_text(found.table.to_csv(), "utf-8")
     (folder / "study.json").write_text(found.to_json(), "utf-8")
-    report = folder / "report.html"
-    write_report(found, report, roofline=found.kernels, images=folder if images else None)
-    sys.stderr.write(f"report written to {report}, its data to study.csv and study.json\n")
+    report_options.write(report_page(found, roofline=found.kernels), folder, images)
+    sys.stderr.write(f"its data written to {folder / 'study.csv'} and study.json\n")
 
 
-def _show(found: Study) -> None:
-    from rich.table import Table
-
-    from paceline.cluster.units import format_duration
-
+def _show(found: Study, axes: list[AxisName]) -> None:
     screen = frame.console()
-    along = found.table.where(sweep="workers", scaling=found.scalings[0])
-    counts = _some(sorted(set(along["workers"].tolist())))
-    title = f"{found.model} on {found.cluster.name}: step and efficiency by number of workers"
-    table = Table("strategy", *(f"{count:,}" for count in counts), title=title)
-    for name in found.strategies:
-        rows = {row["workers"]: row for row in along.where(strategy=name).rows()}
-        cells = [rows.get(count) for count in counts]
-        table.add_row(
-            name,
-            *(
-                f"{format_duration(row['step_s'])} {row['efficiency']:.0%}" if row else "–"
-                for row in cells
-            ),
-        )
-    screen.print(table)
+    for axis in axes:
+        _show_axis(screen, found, axis)
     base = found.base_row()
     gains = ", ".join(
         f"{name.removeprefix('gain_').replace('_', ' ')} {base[name]:.1%}"
@@ -191,9 +183,42 @@ def _show(found: Study) -> None:
         screen.print(sentence)
 
 
-def _some(values: list[int]) -> list[int]:
-    """A few of many, the first and the last among them."""
+def _show_axis(screen: Console, found: Study, axis: AxisName) -> None:
+    """Step and efficiency along one axis, a line per strategy."""
+    from rich.table import Column, Table
+
+    from paceline.cluster.units import format_bandwidth, format_duration
+    from paceline.studies.axes import TITLES
+
+    column = "link_bytes_per_s" if axis == "link" else axis
+    scaling = found.scalings[0] if axis == "workers" else "weak"
+    along = found.table.where(sweep=axis, scaling=scaling)
+    values = _some(sorted(set(along[column].tolist())))
+    texts = [
+        format_bandwidth(float(f"{8 * value:.3g}") / 8, bits=True)
+        if axis == "link"
+        else f"{value:,.4g}"
+        for value in values
+    ]
+    title = f"{found.model} on {found.cluster.name}: step and efficiency by {TITLES[axis]}"
+    table = Table(Column("strategy", no_wrap=True), *texts, title=title)
+    for name in found.strategies:
+        rows = {row[column]: row for row in along.where(strategy=name).rows()}
+        table.add_row(
+            name,
+            *(
+                f"{format_duration(row['step_s'])} {row['efficiency']:.0%}" if row else "–"
+                for row in map(rows.get, values)
+            ),
+        )
+    screen.print(table)
+
+
+def _some(values: list[float]) -> list[float]:
+    """A few of many, the first and the last among them, powers of two if there are some."""
     if len(values) <= _MOST_COLUMNS:
         return values
-    places = {round(i * (len(values) - 1) / (_MOST_COLUMNS - 1)) for i in range(_MOST_COLUMNS)}
-    return [values[place] for place in sorted(places)]
+    doubles = {value for value in values if math.log2(value).is_integer()}
+    kept = sorted(doubles | {values[0], values[-1]}) if len(doubles) > 2 else values
+    last = min(_MOST_COLUMNS, len(kept)) - 1
+    return [kept[round(i * (len(kept) - 1) / last)] for i in range(last + 1)]

@@ -84,6 +84,17 @@ class Cluster(Record):
             nodes.append(node.replace(between=link.replace(source=note)))
         return self.replace(node_kinds=tuple(nodes))
 
+    def with_price(self, price_per_hour: float) -> Cluster:
+        """The same cluster where every node costs so many US dollars for one hour."""
+        return self._with_each(price_per_hour=float(price_per_hour))
+
+    def with_host(self, host: str | float) -> Cluster:
+        """The same cluster with another host in every node, by its name or its speed."""
+        return self._with_each(host=host)
+
+    def _with_each(self, **changes: Any) -> Cluster:
+        return self.replace(node_kinds=tuple(node.replace(**changes) for node in self.node_kinds))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON, in bytes, seconds and FLOP/s, with the totals."""
         totals = {

@@ -15,7 +15,7 @@ from paceline.cluster.device import Device
 from paceline.cluster.devices import Devices, device_names, load_device
 from paceline.cluster.link import Link
 from paceline.cluster.node import Node
-from paceline.cluster.preset import preset_names, preset_text
+from paceline.cluster.preset import preset_name, preset_names, preset_text
 from paceline.suggestion import suggestion
 
 
@@ -43,8 +43,8 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     """
     path = Path(name_or_path)
     if isinstance(name_or_path, str):
-        if name_or_path in preset_names():
-            return parse_cluster(preset_text(name_or_path), f"preset {name_or_path}")
+        if preset := preset_name(name_or_path):
+            return parse_cluster(preset_text(preset), f"preset {preset}")
         if path.name == name_or_path and not path.suffix and not path.exists():
             known = suggestion(name_or_path, preset_names())
             raise ValueError(f"there is no cluster '{name_or_path}': {known}")
@@ -97,7 +97,7 @@ def dump_cluster(cluster: Cluster) -> str:
     """
     devices = {node.device.name: node.device for node in cluster.node_kinds}
     own = {
-        name: device.to_table("memory_bytes", "memory_bandwidth_bytes_per_s", "flops", "source")
+        name: device.to_table(*(set(Device.model_fields) - {"name"}))
         for name, device in devices.items()
         if name not in device_names() or load_device(name) != device
     }
@@ -136,8 +136,8 @@ def _device(name: Any, own: Mapping[str, Device], place: str) -> Device:
 
 
 def _node_table(node: Node) -> dict[str, Any]:
-    names = ("name", "count", "workers_per_node", "price_per_hour", "slowdown", "jitter", "source")
-    return node.to_table(*names) | {
+    own = ("name", "count", "workers_per_node", "price_per_hour", "host", "source")
+    return node.to_table(*own, "slowdown", "jitter", "node_jitter") | {
         "device": node.device.name,
         "inside": _link_table(node.inside),
         "between": _link_table(node.between),

@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, SerializationInfo, field_serializer
 
 from paceline.cluster.quantity import Bandwidth, Bytes, Seconds
-from paceline.cluster.record import Factor, Flag, Record, Share, Text
+from paceline.cluster.record import (
+    Accepts,
+    BadKeyError,
+    Factor,
+    Flag,
+    PartOfOne,
+    Record,
+    Share,
+    Text,
+)
+from paceline.cluster.units import write_bandwidth
+
+
+def _whole_keys(reached: Any) -> Any:
+    """Numbers of workers, which a TOML table has as texts."""
+    if not isinstance(reached, Mapping):
+        return reached
+    for count in reached:
+        if not str(count).isdecimal() or int(count) < 2:
+            raise BadKeyError("is not a number of workers: write 2 or more", str(count))
+    return {int(count): rate for count, rate in reached.items()}
 
 
 class Link(Record):
@@ -23,6 +46,24 @@ class Link(Record):
     half_bytes: Bytes = Field(default=0, validation_alias="half_bandwidth_at")
     """The size of a message that gets half of the bandwidth; larger ones get more, and 0 means
     that all get the whole of it."""
+    efficiency: PartOfOne | None = None
+    """What NCCL's collectives reach of the bandwidth, at best; None: 0.79 inside a node, which is
+    typical, and all of it between nodes. Gloo's collectives do not ask for it."""
+    reached_bytes_per_s: Annotated[
+        Mapping[int, Bandwidth] | None,
+        BeforeValidator(_whole_keys),
+        Accepts('a table such as { 2 = "20 GB/s", 8 = "12 GB/s" }'),
+    ] = Field(default=None, validation_alias="reached")
+    """Inside a node: the bus bandwidth that NCCL reaches among so many workers, where it depends on
+    their number (PCIe, links that do not join all GPUs). It counts instead of
+    ``bandwidth_bytes_per_s`` and ``efficiency``."""
+    switch_bandwidth_bytes_per_s: Bandwidth | None = Field(
+        default=None, validation_alias="switch_bandwidth"
+    )
+    """Inside a node: what a worker gets of a switch that adds up (NVLink SHARP); None: it does not
+    add up."""
+    start_s: Seconds | None = Field(default=None, validation_alias="start")
+    """Inside a node: what it takes NCCL to start a collective; None: 7 us."""
     interference: Share = 0.0
     """The share of its speed that a worker's computing loses while a transfer is under way: cores
     or memory that copy data, multiprocessors that add it up."""
@@ -36,3 +77,17 @@ class Link(Record):
     """The same of transfers of one worker of each node; None: ``busy_factor``."""
     source: Text = ""
     """Where the figures are from."""
+
+    def __hash__(self) -> int:
+        return hash((self.latency_s, self.bandwidth_bytes_per_s, self.shared, self.source))
+
+    @field_serializer("reached_bytes_per_s")
+    def _text_keys(self, reached: Mapping[int, float] | None, info: SerializationInfo) -> Any:
+        return (
+            None
+            if reached is None
+            else {
+                str(count): write_bandwidth(rate) if info.context else rate
+                for count, rate in reached.items()
+            }
+        )

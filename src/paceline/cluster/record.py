@@ -31,6 +31,7 @@ class Accepts:
 Positive = Annotated[float, Field(gt=0), Accepts("a number above 0 such as 1.5")]
 NotNegative = Annotated[float, Field(ge=0), Accepts("a number of at least 0 such as 0.05")]
 Share = Annotated[float, Field(ge=0, lt=1), Accepts("a number from 0 to below 1 such as 0.1")]
+PartOfOne = Annotated[float, Field(gt=0, le=1), Accepts("a number above 0 and at most 1")]
 Factor = Annotated[float, Field(ge=1), Accepts("a number of at least 1 such as 1.5")]
 Count = Annotated[int, Field(ge=1), Accepts("a whole number of at least 1")]
 CountOrZero = Annotated[int, Field(ge=0), Accepts("a whole number of at least 0")]
@@ -83,7 +84,9 @@ class Record(BaseModel):
         """A TOML table of the fields ``names``, without those that have their default."""
         values = self.model_dump(include=set(names), exclude_defaults=True, context=FROM_FILE)
         fields = type(self).model_fields
-        return {_key(name, fields[name]): value for name, value in values.items()}
+        return {
+            _key(name, fields[name]): value for name, value in values.items() if value is not None
+        }
 
     @classmethod
     def table_keys(cls) -> list[str]:

@@ -64,10 +64,21 @@ def tree_all_reduce_s(num_bytes: Numbers, num_workers: Numbers, route: Route) ->
     """2⌈log₂P⌉·α + 2n/B: up and down a double binary tree, pipelined. [Sanders], [Jeaugey].
 
     In each of the two trees, with half of the bytes each, a worker that is no leaf has two
-    children to hear from and to tell, so n bytes pass it on the way up and n on the way down.
+    children to hear from and to tell, so n bytes pass it on the way up and n on the way down. Two
+    workers have one child at most: n/2 pass them in each tree and each direction, n/B in all.
     """
     latency_s = 2 * np.ceil(np.log2(num_workers)) * route.latency_s
-    return latency_s + np.where(np.greater(num_workers, 1), 2 * transfer_s(num_bytes, route), 0.0)
+    times = np.minimum(num_workers - 1, 2)
+    return latency_s + times * transfer_s(num_bytes, route)
+
+
+def message_tree_all_reduce_s(num_bytes: Numbers, num_workers: Numbers, route: Route) -> Numbers:
+    """2⌈log₂P⌉ messages of n, up and down a binomial tree, one behind the other. [Thakur].
+
+    What teams do with ``collective="tree"``: the first worker hears from ⌈log₂P⌉ others in turn,
+    each of which has heard from its own by then, and tells them in turn.
+    """
+    return 2 * np.ceil(np.log2(num_workers)) * message_s(num_bytes, route)
 
 
 def hierarchical_all_reduce_s(

@@ -1,19 +1,18 @@
-"""NCCL's choice of algorithm and protocol, after its own published tuning model.
+"""NCCL: rings, trees and switches that add up, each in the protocols it can be run in.
 
-NCCL estimates latency + bytes / bandwidth for every algorithm and protocol and takes the least.
-The constants are those of NVIDIA/nccl, src/graph/tuning.cc (version 2.20, commit b6475625): base
-latencies, latencies per hop, the share of the bandwidth that each protocol gets, and the
-correction for trees of medium sizes.
+NCCL takes the algorithm and the protocol that it expects to be fastest; so does this model. Its
+constants are not NCCL's own estimates (NVIDIA/nccl, src/graph/tuning.cc) but what nccl-tests
+measured: inside a node on A100, H100, B200 and L40S, 2 to 8 GPUs, 512 B to 512 MiB; between nodes
+over EFA and GPUDirect-TCPXO (benchmarks/nccl_tables.py, docs/evidence/collectives.md). What
+differs from cluster to cluster is in its description: a link's latency, bandwidth and efficiency,
+what it takes to start, and whether the switch adds up (NVLink SHARP).
 
-A link's ``latency_s`` is assumed to be one hop of a ring in the Simple protocol (3.4 us over
-NVLink, 14 us over a network in the built-in clusters); the other hops are relative to that one.
-Left out: limits per channel, since a cluster's file does not say how many channels there are, and
-algorithms that need a switch which adds up (NVLS, CollNet).
+Left out: limits per channel, CollNet, and buffers that are registered with the switch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Literal
@@ -23,61 +22,75 @@ import numpy as np
 from paceline.collectives import formulas
 from paceline.collectives.topology import Numbers, Route, Topology
 
-NcclAlgorithm = Literal["ring", "tree"]
-ALGORITHMS: tuple[NcclAlgorithm, ...] = ("ring", "tree")
+NcclAlgorithm = Literal["ring", "tree", "switch"]
+ALGORITHMS: tuple[NcclAlgorithm, ...] = ("ring", "tree", "switch")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Way:
-    """An algorithm in a protocol. LL and LL128 send flags with the data; Simple waits instead."""
+class Protocol:
+    """How data and "it is there" travel. LL and LL128 send flags with the data; Simple waits."""
 
-    name: str
-    algorithm: NcclAlgorithm
-    base_s: float
-    # relative to the hop of the Simple ring: 3.4 us inside a node, 14 us between nodes
-    inside_hop: float
-    between_hop: float
-    # of the links' bandwidth, on one node and on several
-    share: tuple[float, float]
-    # of its share, for 64 bytes, 128 bytes, … 256 MB; larger messages get all of it
-    correction: tuple[float, ...] = (1.0,)
+    start_s: float
+    """On top of what starting a collective takes."""
+    hop_s: float
+    """On top of the latency of a link inside a node."""
+    trips: float
+    """What a hop between nodes costs, in latencies of its link."""
+    share: float
+    """Of the bandwidth."""
+    windowed: bool
+    """Whether only so much may be under way, and pieces are too small to wait for."""
 
 
-# fmt: off
-_WAYS = (
-    _Way(name="ring/LL", algorithm="ring", base_s=6.6e-6, inside_hop=0.6 / 3.4,
-         between_hop=2.7 / 14, share=(1 / 4, 1 / 4)),
-    _Way(name="ring/LL128", algorithm="ring", base_s=14e-6, inside_hop=1.9 / 3.4,
-         between_hop=4.0 / 14, share=(0.92, 0.92)),
-    # Several nodes: the ring's "plateau effect", which NCCL accounts for with 1.4 times the hops.
-    _Way(name="ring/Simple", algorithm="ring", base_s=8.4e-6, inside_hop=1.0,
-         between_hop=1.4, share=(1.0, 1.0)),
-    _Way(name="tree/LL", algorithm="tree", base_s=6.8e-6, inside_hop=0.6 / 3.4,
-         between_hop=5.0 / 14, share=(0.92 / 3.8, 0.92 / 3.8),
-         correction=(1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5,
-                     0.6, 0.7, 0.8, 0.9, 1.0)),
-    _Way(name="tree/LL128", algorithm="tree", base_s=14e-6, inside_hop=1.25 / 3.4,
-         between_hop=8.5 / 14, share=(0.92 * 7 / 9, 0.92 * 120 / 128),
-         correction=(1.0, 1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6,
-                     0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1.0)),
-    _Way(name="tree/Simple", algorithm="tree", base_s=0.0, inside_hop=28 / 3.4,
-         between_hop=28 / 14, share=(0.92, 0.92),
-         correction=(0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5,
-                     0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9, 1.0)),
-)
-# fmt: on
+@dataclass(frozen=True, kw_only=True)
+class Constants:
+    """What holds on every system; ``benchmarks/nccl_tables.py`` fits it."""
+
+    ll: Protocol = Protocol(start_s=0.0, hop_s=0.0, trips=1, share=0.41, windowed=True)
+    ll128: Protocol = Protocol(start_s=10.7e-6, hop_s=0.0, trips=1, share=0.75, windowed=True)
+    simple: Protocol = Protocol(start_s=6.8e-6, hop_s=1.9e-6, trips=7, share=1.0, windowed=False)
+    window_bytes: float = 2.05e6
+    """What may be under way between nodes in LL and LL128: a round trip later they may go on.
+    17.8 GB/s over EFA and 20.5 GB/s over GPUDirect-TCPXO, where the cards carry 43 and 185."""
+    fill_s: float = 1.3e-6
+    """Filling and draining the pipeline costs √(σ·t) of a transfer that takes t: what the best
+    number of pieces leaves over."""
+    full_pieces_s: float = 0.56e-3
+    """Pieces of transfers that take longer have their full size."""
+    own_pass: float = 0.5
+    """What a reduce-scatter or an all-gather adds to its P−1 passes, in passes: the first or the
+    last touches only the worker's own memory. (Counting accesses as for all-reduces gives 2/3.)"""
+    switch_start_s: float = 79e-6
+    """All workers set up the switch's part together; nothing is passed from one to the next."""
+
+    @property
+    def protocols(self) -> tuple[Protocol, ...]:
+        """All of them."""
+        return (self.ll, self.ll128, self.simple)
+
+
+MEASURED = Constants()
+# Fewer gain nothing from a switch that adds up, and NCCL leaves them to rings.
+_LEAST_ON_SWITCH = 3
 
 
 def all_reduce_s(
-    num_bytes: Numbers, topology: Topology, algorithms: Sequence[NcclAlgorithm] = ALGORITHMS
+    num_bytes: Numbers,
+    topology: Topology,
+    algorithms: Sequence[NcclAlgorithm] = ALGORITHMS,
+    constants: Constants = MEASURED,
 ) -> Numbers:
-    """The least estimate over the given algorithms and all protocols."""
-    estimates = {"ring": _ring_s, "tree": _tree_s}
-    return _least(
-        estimates[way.algorithm](num_bytes, topology, way)
-        for way in _WAYS
-        if way.algorithm in algorithms
-    )
+    """The least over the given algorithms and all protocols."""
+    seconds = {"ring": _ring_s, "tree": _tree_s}
+    ways = [
+        seconds[name](num_bytes, topology, protocol, constants)
+        for name in algorithms
+        if name in seconds
+        for protocol in constants.protocols
+    ]
+    if "switch" in algorithms and np.any(topology.switch_bandwidth_bytes_per_s):
+        ways.append(_switch_s(num_bytes, topology, constants))
+    return _least(ways)
 
 
 def hierarchical_all_reduce_s(num_bytes: Numbers, topology: Topology) -> Numbers:
@@ -97,79 +110,160 @@ def hierarchical_all_reduce_s(num_bytes: Numbers, topology: Topology) -> Numbers
     )
 
 
-def reduce_scatter_s(num_bytes: Numbers, topology: Topology) -> Numbers:
-    """P−1 hops round a ring. An all-gather costs the same."""
-    return _once_round_s(formulas.reduce_scatter_s, num_bytes, topology)
-
-
-def broadcast_s(num_bytes: Numbers, topology: Topology) -> Numbers:
-    """P−1 hops along a ring, pipelined."""
-    return _once_round_s(formulas.chain_broadcast_s, num_bytes, topology)
-
-
-def _once_round_s(
-    formula: Callable[[Numbers, Numbers, Route], Numbers], num_bytes: Numbers, topology: Topology
+def reduce_scatter_s(
+    num_bytes: Numbers, topology: Topology, constants: Constants = MEASURED
 ) -> Numbers:
-    return _least(
-        _ring_latency_s(topology, way, rounds=1)
-        + formula(num_bytes, topology.num_workers, _bus(topology, way))
-        for way in _WAYS
-        if way.algorithm == "ring"
-    )
+    """P−1 hops round a ring. An all-gather costs the same."""
+    num_workers = topology.num_workers
+
+    def way_s(protocol: Protocol) -> Numbers:
+        passes = num_workers - 1 + constants.own_pass
+        devices_s = passes * num_bytes / num_workers / (_copy_rate(topology) * protocol.share)
+        links_s = formulas.reduce_scatter_s(
+            num_bytes, num_workers, _bus(topology, protocol, constants)
+        )
+        return _ring_latency_s(topology, protocol, rounds=1) + _filled_s(
+            np.maximum(links_s, devices_s), protocol, constants
+        )
+
+    return _least(way_s(protocol) for protocol in constants.protocols)
 
 
-def _ring_s(num_bytes: Numbers, topology: Topology, way: _Way) -> Numbers:
+def broadcast_s(num_bytes: Numbers, topology: Topology, constants: Constants = MEASURED) -> Numbers:
+    """P−1 hops along a ring, pipelined."""
+
+    def way_s(protocol: Protocol) -> Numbers:
+        links = _bus(topology, protocol, constants)
+        copies = _copy_rate(topology) * protocol.share
+        route = replace(
+            links, bandwidth_bytes_per_s=np.minimum(links.bandwidth_bytes_per_s, copies)
+        )
+        transfer_s = formulas.chain_broadcast_s(num_bytes, topology.num_workers, route)
+        return _ring_latency_s(topology, protocol, rounds=1) + _filled_s(
+            transfer_s, protocol, constants
+        )
+
+    return _least(way_s(protocol) for protocol in constants.protocols)
+
+
+def _ring_s(
+    num_bytes: Numbers, topology: Topology, protocol: Protocol, constants: Constants
+) -> Numbers:
     # Two limits with their own formulas: what the links carry and what the devices pass on.
-    links = _bus(replace(topology, copy_bandwidth_bytes_per_s=np.inf), way)
-    links_s = formulas.ring_all_reduce_s(num_bytes, topology.num_workers, links)
+    num_workers = topology.num_workers
+    links_s = formulas.ring_all_reduce_s(
+        num_bytes, num_workers, _bus(topology, protocol, constants)
+    )
     devices_s = formulas.copied_ring_all_reduce_s(
-        num_bytes,
-        topology.num_workers,
-        topology.copy_bandwidth_bytes_per_s * _share(topology, way),
+        num_bytes, num_workers, _copy_rate(topology) * protocol.share
     )
-    return _ring_latency_s(topology, way, rounds=2) + np.maximum(links_s, devices_s)
-
-
-def _tree_s(num_bytes: Numbers, topology: Topology, way: _Way) -> Numbers:
-    """A chain in every node, and a double binary tree over the nodes."""
-    hops_s = (topology.workers_per_node - 1) * way.inside_hop * topology.inside.latency_s
-    hops_s = hops_s + (
-        np.ceil(np.log2(topology.num_nodes)) * way.between_hop * topology.between.latency_s
+    return _ring_latency_s(topology, protocol, rounds=2) + _filled_s(
+        np.maximum(links_s, devices_s), protocol, constants
     )
-    size = np.floor(np.log2(np.maximum(num_bytes, 64) / 64)).astype(int)
-    correction = np.asarray(way.correction)[np.minimum(size, len(way.correction) - 1)]
-    bus = _bus(topology, way).times(correction)
-    transfer_s = formulas.tree_all_reduce_s(num_bytes, topology.num_workers, bus)
-    return way.base_s + 2 * hops_s + transfer_s
 
 
-def _ring_latency_s(topology: Topology, way: _Way, *, rounds: int) -> Numbers:
+def _tree_s(
+    num_bytes: Numbers, topology: Topology, protocol: Protocol, constants: Constants
+) -> Numbers:
+    """A chain in every node, which all bytes pass up and down, and a double tree over the nodes."""
+    hops_s = (topology.workers_per_node - 1) * (topology.inside.latency_s + protocol.hop_s)
+    inside = np.minimum(_inside_rate(topology), _copy_rate(topology)) * protocol.share
+    transfer_s = np.maximum(
+        2 * num_bytes / inside, _over_nodes_s(num_bytes, topology, protocol, constants)
+    )
+    return (
+        topology.start_s
+        + protocol.start_s
+        + 2 * (hops_s + _levels_s(topology, protocol))
+        + _filled_s(transfer_s, protocol, constants)
+    )
+
+
+def _switch_s(num_bytes: Numbers, topology: Topology, constants: Constants) -> Numbers:
+    """n·(1 + 1/g) over what a worker gets of its switch; over the nodes, a double tree.
+
+    The switch reads all n bytes of every worker, adds up, and writes n to every worker; each asks
+    for n/g of the sums and sends them out again, on the same links (NVLink SHARP: NCCL's NVLS, and
+    NVLSTree between nodes).
+    """
+    workers = topology.workers_per_node
+    rate = topology.switch_bandwidth_bytes_per_s
+    is_used = np.greater(rate, 0) & np.greater_equal(workers, _LEAST_ON_SWITCH)
+    inside_s = num_bytes * (1 + 1 / workers) / np.where(is_used, rate, 1.0)
+    transfer_s = np.maximum(
+        inside_s, _over_nodes_s(num_bytes, topology, constants.simple, constants)
+    )
+    seconds = topology.start_s + constants.switch_start_s + transfer_s
+    seconds = seconds + 2 * _levels_s(topology, constants.simple)
+    return np.where(is_used, seconds, np.inf)
+
+
+def _levels_s(topology: Topology, protocol: Protocol) -> Numbers:
+    """The latency of a tree over the nodes, one way."""
+    levels = np.ceil(np.log2(topology.num_nodes))
+    return levels * protocol.trips * topology.between.latency_s
+
+
+def _over_nodes_s(
+    num_bytes: Numbers, topology: Topology, protocol: Protocol, constants: Constants
+) -> Numbers:
+    """The bytes of a double binary tree over the nodes."""
+    route = Route(
+        latency_s=0.0,
+        bandwidth_bytes_per_s=_between_rate(topology, protocol, constants),
+        half_bytes=topology.between.half_bytes,
+    )
+    return formulas.tree_all_reduce_s(num_bytes, topology.num_nodes, route)
+
+
+def _ring_latency_s(topology: Topology, protocol: Protocol, *, rounds: int) -> Numbers:
     between = topology.num_nodes - 1
     inside = topology.num_workers - 1 - between
-    inside_s = inside * way.inside_hop * topology.inside.latency_s
-    between_s = between * way.between_hop * topology.between.latency_s
-    return way.base_s + rounds * (inside_s + between_s)
+    inside_s = inside * (topology.inside.latency_s + protocol.hop_s)
+    between_s = between * protocol.trips * topology.between.latency_s
+    return topology.start_s + protocol.start_s + rounds * (inside_s + between_s)
 
 
-def _bus(topology: Topology, way: _Way) -> Route:
-    """The bandwidth of a ring or a tree through all workers; its latency is counted elsewhere."""
-    inside, between = topology.inside, topology.node_between
-    # Rings and trees enter and leave a node once, through all of its cards together. A node of one
-    # worker has no inside to pass.
-    inside_rate = np.where(
-        np.equal(topology.workers_per_node, 1), np.inf, inside.bandwidth_bytes_per_s
+def _bus(topology: Topology, protocol: Protocol, constants: Constants) -> Route:
+    """The bandwidth of a ring through all workers; its latency is counted elsewhere."""
+    inside = _inside_rate(topology) * protocol.share
+    between = np.where(
+        np.equal(topology.num_nodes, 1), np.inf, _between_rate(topology, protocol, constants)
     )
-    between_rate = np.where(np.equal(topology.num_nodes, 1), np.inf, between.bandwidth_bytes_per_s)
-    rate = np.minimum(np.minimum(inside_rate, between_rate), topology.copy_bandwidth_bytes_per_s)
     return Route(
         latency_s=0.0,
-        bandwidth_bytes_per_s=rate * _share(topology, way),
-        half_bytes=np.where(inside_rate < between_rate, inside.half_bytes, between.half_bytes),
+        bandwidth_bytes_per_s=np.minimum(inside, between),
+        half_bytes=np.where(
+            inside < between, topology.inside.half_bytes, topology.between.half_bytes
+        ),
     )
 
 
-def _share(topology: Topology, way: _Way) -> Numbers:
-    return np.where(np.equal(topology.num_nodes, 1), *way.share)
+def _inside_rate(topology: Topology) -> Numbers:
+    # A node of one worker has no inside to pass.
+    alone = np.equal(topology.workers_per_node, 1)
+    return np.where(alone, np.inf, topology.inside_bandwidth_bytes_per_s)
+
+
+def _copy_rate(topology: Topology) -> Numbers:
+    alone = np.equal(topology.workers_per_node, 1)
+    return np.where(alone, np.inf, topology.copy_bandwidth_bytes_per_s)
+
+
+def _between_rate(topology: Topology, protocol: Protocol, constants: Constants) -> Numbers:
+    """Rings and trees enter and leave a node once, through all of its cards together."""
+    rate = topology.node_between.bandwidth_bytes_per_s * topology.between_efficiency
+    if not protocol.windowed:
+        return rate * protocol.share
+    window = constants.window_bytes / np.maximum(2 * topology.between.latency_s, 1e-12)
+    return np.minimum(rate * protocol.share, window)
+
+
+def _filled_s(transfer_s: Numbers, protocol: Protocol, constants: Constants) -> Numbers:
+    """A transfer with what its pipeline costs, which only Simple has: it passes on whole pieces."""
+    if protocol.windowed:
+        return transfer_s
+    return transfer_s + np.sqrt(constants.fill_s * np.minimum(transfer_s, constants.full_pieces_s))
 
 
 def _least(estimates: Iterable[Numbers]) -> Numbers:

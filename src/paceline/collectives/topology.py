@@ -16,6 +16,12 @@ from paceline.cluster import Cluster, Link
 
 Numbers: TypeAlias = float | npt.NDArray[Any]
 
+# Where a cluster's description does not say: between those of the systems in
+# docs/evidence/collectives.md (0.74 to 0.84, and 5 to 10 us).
+TYPICAL_INSIDE = 0.79
+TYPICAL_START_S = 7e-6
+_MANY = 1024
+
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
@@ -56,11 +62,39 @@ class Topology:
     """Whether ``between`` is one card for the node's workers, or one for each of them."""
     copy_bandwidth_bytes_per_s: Numbers = np.inf
     """How fast a worker's device passes data on, where that and not the link is the limit."""
+    between_efficiency: Numbers = 1.0
+    """What NCCL reaches of the bandwidth between nodes."""
+    switch_bandwidth_bytes_per_s: Numbers = 0.0
+    """What a worker gets of a switch inside the node that adds up; 0: it does not."""
+    start_s: Numbers = TYPICAL_START_S
+    """What it takes NCCL to start a collective, before the first message."""
+    reached: tuple[tuple[int, float], ...] | None = None
+    """Numbers of workers in a node, and the bus bandwidth that NCCL reaches among so many."""
 
     @property
     def num_workers(self) -> Numbers:
         """Workers of all nodes."""
         return self.num_nodes * self.workers_per_node
+
+    @property
+    def inside_bandwidth_bytes_per_s(self) -> Numbers:
+        """What the workers of a node have among each other: smooth between the ``reached``."""
+        if self.reached is None:
+            return self.inside.bandwidth_bytes_per_s
+        counts, rates = np.log(np.array(self.reached)).T
+        rate: Numbers = np.exp(np.interp(np.log(self.workers_per_node), counts, rates))[()]
+        return rate
+
+    def with_faster_inside(self, factor: float) -> Topology:
+        """The same with ``factor`` times the bandwidth inside nodes, however it is described."""
+        reached = self.reached and tuple((count, rate * factor) for count, rate in self.reached)
+        return replace(
+            self,
+            inside=self.inside.times(factor),
+            copy_bandwidth_bytes_per_s=self.copy_bandwidth_bytes_per_s * factor,
+            switch_bandwidth_bytes_per_s=self.switch_bandwidth_bytes_per_s * factor,
+            reached=reached,
+        )
 
     @property
     def node_between(self) -> Route:
@@ -92,17 +126,40 @@ def topology_of(cluster: Cluster) -> Topology:
     A ring or a tree waits for its slowest member, so where nodes differ the slowest links and the
     largest number of workers stand for all.
     """
-    inside = [
-        Route.of_link(node.inside) for node in cluster.node_kinds if node.workers_per_node > 1
-    ]
-    between = [Route.of_link(node.between) for node in cluster.node_kinds]
-    return Topology(
+    several = [node.inside for node in cluster.node_kinds if node.workers_per_node > 1]
+    inside = several or [node.inside for node in cluster.node_kinds]
+    between = [node.between for node in cluster.node_kinds]
+    topology = Topology(
         num_nodes=cluster.num_nodes,
         workers_per_node=max(cluster.workers_per_node),
-        inside=_slowest(inside or [Route.of_link(node.inside) for node in cluster.node_kinds]),
-        between=_slowest(between),
-        shared=any(node.between.shared for node in cluster.node_kinds),
+        inside=_slowest([Route.of_link(link) for link in inside]),
+        between=_slowest([Route.of_link(link) for link in between]),
+        shared=any(link.shared for link in between),
+        between_efficiency=min(_efficiency(link, 1.0) for link in between),
     )
+    slowest = min(inside, key=lambda link: _efficiency(link, 1.0) * link.bandwidth_bytes_per_s)
+    return with_inside(topology, slowest)
+
+
+def with_inside(topology: Topology, link: Link) -> Topology:
+    """The same topology with this link inside its nodes."""
+    rate = link.bandwidth_bytes_per_s * _efficiency(link, TYPICAL_INSIDE)
+    reached = tuple(sorted((link.reached_bytes_per_s or {}).items()))
+    if link.shared and not reached:
+        # A bus through the host: each of P workers of a ring sends, and two have it to themselves.
+        reached = ((2, rate), (_MANY, rate * 2 / _MANY))
+    return replace(
+        topology,
+        inside=Route.of_link(link),
+        copy_bandwidth_bytes_per_s=np.inf if reached else rate,
+        switch_bandwidth_bytes_per_s=link.switch_bandwidth_bytes_per_s or 0.0,
+        start_s=TYPICAL_START_S if link.start_s is None else link.start_s,
+        reached=reached or None,
+    )
+
+
+def _efficiency(link: Link, typical: float) -> float:
+    return typical if link.efficiency is None else link.efficiency
 
 
 def _slowest(routes: list[Route]) -> Route:

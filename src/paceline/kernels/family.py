@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import torch
 
-from paceline.steps.kernel import Kernel, Operand
+from paceline.steps.kernel import DTYPE_BYTES, Kernel, Operand
 
 FamilyName = Literal[
     "convolution",
@@ -19,6 +19,7 @@ FamilyName = Literal[
     "layer_norm",
     "pooling",
     "attention",
+    "recurrent",
     "pointwise",
     "reduction",
     "softmax",
@@ -35,6 +36,9 @@ _FAMILY_OF_OP: dict[str, FamilyName] = {
     "batch_norm_backward": "batch_norm",
     "attention": "attention",
     "attention_backward": "attention",
+    "fused": "pointwise",
+    "recurrent": "recurrent",
+    "recurrent_backward": "recurrent",
 }
 _FAMILY_OF_PACKET: dict[str, FamilyName] = {
     **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "addbmm"), "matmul"),
@@ -69,6 +73,18 @@ _FAMILY_OF_PACKET: dict[str, FamilyName] = {
             "upsample_nearest2d_backward",
             "upsample_bilinear2d",
             "upsample_bilinear2d_backward",
+            "upsample_nearest1d",
+            "upsample_nearest1d_backward",
+            "upsample_linear1d",
+            "upsample_linear1d_backward",
+            "upsample_bicubic2d",
+            "upsample_bicubic2d_backward",
+            "upsample_nearest3d",
+            "upsample_nearest3d_backward",
+            "upsample_trilinear3d",
+            "upsample_trilinear3d_backward",
+            "_adaptive_avg_pool3d",
+            "_adaptive_avg_pool3d_backward",
         ),
         "pooling",
     ),
@@ -126,6 +142,7 @@ _FAMILY_OF_PACKET: dict[str, FamilyName] = {
             "any",
             "all",
             "cumsum",
+            "cumprod",
             "logsumexp",
             "topk",
             "sort",
@@ -187,6 +204,20 @@ _FAMILY_OF_PACKET: dict[str, FamilyName] = {
             "masked_fill_",
             "mse_loss",
             "mse_loss_backward",
+            "binary_cross_entropy_with_logits",
+            "huber_loss",
+            "huber_loss_backward",
+            "smooth_l1_loss",
+            "smooth_l1_loss_backward",
+            "tril_indices",
+            "triu_indices",
+            "reflection_pad1d",
+            "reflection_pad1d_backward",
+            "reflection_pad2d_backward",
+            "replication_pad1d",
+            "replication_pad1d_backward",
+            "replication_pad2d",
+            "replication_pad2d_backward",
             "pixel_shuffle",
             "pixel_unshuffle",
             "channel_shuffle",
@@ -246,6 +277,10 @@ def flop_of(kernel: Kernel) -> float:
         pairs = math.prod(query.shape[:-1]) * key.shape[-2] * (0.5 if kernel.args[5] else 1.0)
         # Two products forward; five backward, since the scores are computed again (Dao, 2023).
         return pairs * query.shape[-1] * (4.0 if op == "attention" else 10.0)
+    if op in ("recurrent", "recurrent_backward"):
+        # Every step multiplies inputs and states with all weights; backward twice, as ever.
+        steps = math.prod(kernel.operands[0].shape[:-1])
+        return 2.0 * steps * _recurrent_weights(kernel) * (1.0 if op == "recurrent" else 2.0)
     if op in ("_fft_r2c", "_fft_c2r", "_fft_c2c"):
         return _fourier_flop(kernel)
     if op in ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot"):
@@ -264,6 +299,9 @@ def bytes_of(kernel: Kernel) -> float:
         # Only the rows that are asked for are read.
         indices = sum(each.num_bytes for each in kernel.operands if each.dtype.startswith("i"))
         return float(2 * sum(each.num_bytes for each in kernel.outputs) + indices)
+    if op in ("recurrent", "recurrent_backward"):
+        weights = _recurrent_weights(kernel) * DTYPE_BYTES[kernel.operands[0].dtype]
+        return float(kernel.num_bytes + weights)
     written = 0
     if not kernel.outputs and op.endswith("_") and isinstance(kernel.args[0], tuple):
         written = sum(each.num_bytes for each in kernel.args[0])  # foreach writes its first list
@@ -278,7 +316,30 @@ def multiplies(family: FamilyName | None) -> bool:
         "convolution_backward_weight",
         "matmul",
         "attention",
+        "recurrent",
     )
+
+
+RECURRENT_GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
+"""How many products with the input and the state each kind of recurrent layer does."""
+
+
+def recurrent_steps(kernel: Kernel) -> int:
+    """How often a recurrent kernel steps on: in every layer and direction, along the sequence."""
+    given, batch_first = kernel.operands[0], kernel.args[6]
+    length = given.shape[1] if batch_first else given.shape[0]
+    return length * int(kernel.args[4]) * (2 if kernel.args[8] else 1)
+
+
+def _recurrent_weights(kernel: Kernel) -> int:
+    _, kind, width, projected, num_layers = kernel.args[:5]
+    directions = 2 if kernel.args[8] else 1
+    made = projected or width
+    weights = 0
+    for layer in range(num_layers):
+        given = kernel.operands[0].shape[-1] if layer == 0 else directions * made
+        weights += RECURRENT_GATES[kind] * width * (given + made) + width * projected
+    return weights * directions
 
 
 def _convolution_flop(image: Operand, weight: Operand, output: Operand, transposed: bool) -> float:

@@ -21,6 +21,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from paceline.kernels.family import recurrent_steps
 from paceline.steps.capture import Capture
 from paceline.steps.recorder import Call
 
@@ -35,6 +36,8 @@ class HostCosts:
     """Of one bare call, by operator."""
     tensor_s: float = 0.0
     """Of every tensor in the lists of a foreach operator."""
+    recurrent_s: float = 0.0
+    """Of every step, layer and direction of a recurrent layer, whose one call launches them all."""
     factors: Mapping[str, float] = field(default_factory=dict)
     """The fitted figures: a factor for each of three phases, and seconds per module call, per
     autograd function (``nodes``) and per step."""
@@ -72,7 +75,7 @@ class HostCosts:
         if known is None:
             known = self._median_s
         extra = max(call.num_tensors - 8, 0) if call.op.startswith(("_foreach", "_fused")) else 0
-        return known + self.tensor_s * extra
+        return known + self.tensor_s * extra + self.recurrent_s * _recurrent_steps(call)
 
     @property
     def _median_s(self) -> float:
@@ -90,6 +93,7 @@ class HostCosts:
         return {
             "dispatch_s": dict(self.dispatch_s),
             "tensor_s": self.tensor_s,
+            "recurrent_s": self.recurrent_s,
             "factors": dict(self.factors),
             "spread": self.spread,
         }
@@ -98,6 +102,13 @@ class HostCosts:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """What :meth:`to_dict` made."""
         return cls(**values)
+
+
+def _recurrent_steps(call: Call) -> int:
+    """Steps of recurrent layers that a call launches one by one."""
+    if not call.op.startswith("_cudnn_rnn"):
+        return 0
+    return sum(map(recurrent_steps, call.kernels))
 
 
 def fit_host(
@@ -122,6 +133,7 @@ def fit_host(
     return HostCosts(
         dispatch_s=bare.dispatch_s,
         tensor_s=bare.tensor_s,
+        recurrent_s=bare.recurrent_s,
         factors=dict(zip(_TERMS, map(float, solution), strict=True)),
         spread=float(np.sqrt((errors**2).mean())),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -80,7 +81,17 @@ def _profile_of(model: Path) -> Path:
 
 @lru_cache
 def _built_in(name: str) -> FittedModel:
-    return load_model(_FOLDER / f"{name}{fitted.SUFFIX}")
+    model = load_model(_FOLDER / f"{name}{fitted.SUFFIX}")
+    # The file has the peaks that it was fitted with; what transfers need besides is not in it.
+    if name not in device_names():
+        return model
+    own, facts = model.device, load_device(name)
+    if (own.flops, own.memory_bandwidth_bytes_per_s) == (
+        facts.flops,
+        facts.memory_bandwidth_bytes_per_s,
+    ):
+        return replace(model, device=facts)
+    return model
 
 
 @lru_cache

@@ -5,32 +5,50 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from paceline.cluster.device import Device
-from paceline.kernels.family import FamilyName, family_of, flop_of
+from paceline.kernels.family import FamilyName, family_of
 from paceline.kernels.features import features_of, op_label
 from paceline.kernels.fitted import FittedModel
 from paceline.kernels.host import HostCosts
+from paceline.kernels.products import corrected_s
 from paceline.kernels.profile import Timing
-from paceline.kernels.roofline import LAUNCH_S, peak_flops, roofline_s
+from paceline.kernels.roofline import roofline_s
+from paceline.kernels.transfer import (
+    Numbers,
+    is_grouped,
+    is_same_chip,
+    reached,
+    transferred_s,
+    work_of,
+)
 from paceline.kernels.workspace import Workspaces
-from paceline.steps.kernel import Kernel
+from paceline.steps.kernel import Kernel, Operand
 
 Origin = Literal["table", "mlp", "roofline"]
-Numbers: TypeAlias = float | npt.NDArray[np.float64]
 
 TABLE_UNCERTAINTY = 0.02
 """Of a measured kernel: the error of the sum of a step's kernels against the real step (H200)."""
 ROOFLINE_UNCERTAINTY = 0.7
 """Nothing similar was measured: half to double."""
-GOOD_EFFICIENCY = 0.8
-"""The share of peak arithmetic that large convolutions and products reach on an older GPU."""
-CARRIED_UNCERTAINTY = 0.3
-"""Of an efficiency learned on one device and transferred to another."""
+CARRIED_UNCERTAINTY = 0.2
+"""At least, of a kernel that was measured on one device and transferred to another: two of three
+networks then lie in the range of their step (docs/evidence/devices.md)."""
+GROUPED_UNCERTAINTY = 0.8
+"""Of grouped convolutions in channels-last: whether cuDNN has a good kernel differs by version."""
+NEVER_COMPARED_UNCERTAINTY = 0.6
+"""Of a kind of device that no prediction was ever compared with."""
+FUSED_SLOWDOWN = 1.14
+"""How much longer a generated kernel takes than a sum of two tensors that moves as many bytes.
+
+The median of resnet50, vit-b16, gpt2 and a denoiser on an H200 (docs/evidence/kernels.md).
+"""
+FUSED_UNCERTAINTY = 0.2
+"""Of a generated kernel: what it reads and writes is our guess at the compiler's choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +65,21 @@ class Estimate:
 class KernelModel:
     """Asks the measured table, then the networks, then the roofline; says which one answered.
 
-    ``device`` may be another one than was measured: every answer is then scaled by the ratio of
-    the two devices' rooflines (:func:`carried_s`), and marked.
+    ``device`` may be another one than was measured: every answer is then transferred
+    (:mod:`paceline.kernels.transfer`), and marked.
     """
 
     device: Device
     fitted: FittedModel | None = None
     table: Mapping[Kernel, Timing] = field(default_factory=dict)
     _known: dict[Kernel, Estimate] = field(default_factory=dict)
+    _measured_s: dict[Kernel, float] = field(default_factory=dict)
+    """Of each known kernel, on the device that was measured."""
 
     @property
     def is_carried(self) -> bool:
         """Whether the answers come from another device's measurements."""
-        return self.fitted is not None and self.fitted.device != self.device
+        return self.fitted is not None and not self.device.has_figures_of(self.fitted.device)
 
     @property
     def host(self) -> HostCosts:
@@ -74,16 +94,31 @@ class KernelModel:
     def estimate(self, kernels: Iterable[Kernel]) -> list[Estimate]:
         """One estimate for each kernel."""
         kernels = list(kernels)
+        self._estimate_fused(kernels)
         missing = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._known]
         by_family: dict[FamilyName | None, list[Kernel]] = {}
+        found: dict[Kernel, Estimate] = {}
         for kernel in missing:
             if self.fitted is not None and kernel in self.table:
-                self._known[kernel] = self._carried(kernel, self._measured(kernel))
+                found[kernel] = self._measured(kernel)
             else:
                 by_family.setdefault(family_of(kernel), []).append(kernel)
         for family, members in by_family.items():
-            self._known.update(zip(members, self._predicted(family, members), strict=True))
+            found.update(zip(members, self._predicted(family, members), strict=True))
+        self._measured_s.update((kernel, each.seconds) for kernel, each in found.items())
+        self._known.update(self._carried(found) if self.is_carried else found)
         return [self._known[kernel] for kernel in kernels]
+
+    def _estimate_fused(self, kernels: Sequence[Kernel]) -> None:
+        """Time what a compiler fused as a sum of two tensors that moves as many bytes."""
+        fused = [k for k in dict.fromkeys(kernels) if k.op == "fused" and k not in self._known]
+        if not fused:
+            return
+        sums = [sum_that_moves(kernel) for kernel in fused]
+        for kernel, plain, found in zip(fused, sums, self.estimate(sums), strict=True):
+            doubt = max(found.uncertainty, FUSED_UNCERTAINTY)
+            self._known[kernel] = Estimate(FUSED_SLOWDOWN * found.seconds, found.origin, doubt)
+            self._measured_s[kernel] = FUSED_SLOWDOWN * self._measured_s[plain]
 
     def seconds(
         self, kernels: Sequence[Kernel], *, arithmetic: Numbers = 1.0, memory: Numbers = 1.0
@@ -92,17 +127,16 @@ class KernelModel:
 
         Args:
             kernels: The kernels to time.
-            arithmetic: How many times as fast the device's arithmetic is assumed to be. An array
-                gives one answer per element, along the axes before the kernels'.
+            arithmetic: How many times as fast the device's multiprocessors are assumed to run. An
+                array gives one answer per element, along the axes before the kernels'.
             memory: The same for the device's memory.
+
+        A device that is :meth:`~paceline.Device.scaled` by as much gets the same answers.
         """
         base = np.array([each.seconds for each in self.estimate(kernels)])
         if np.all(np.equal(arithmetic, 1.0)) and np.all(np.equal(memory, 1.0)):
             return base
-        flop = np.array([flop_of(kernel) for kernel in kernels], dtype=np.float64)
-        peak = np.array([peak_flops(kernel, self.device) for kernel in kernels])
-        faster = peak * np.asarray(arithmetic)[..., None]
-        return np.asarray(_carried_s(base, flop, peak, faster, np.asarray(memory)[..., None]))
+        return self._transferred_s(kernels, arithmetic=arithmetic, memory=memory)
 
     def workspace_bytes(self, kernel: Kernel) -> int:
         """The memory that a kernel needs besides operands and outputs; 0 if it is not known."""
@@ -121,8 +155,9 @@ class KernelModel:
 
     def _predicted(self, family: FamilyName | None, kernels: Sequence[Kernel]) -> list[Estimate]:
         if self.fitted is None or family is None or family not in self.fitted.ensembles:
+            on = self._source
             return [
-                Estimate(roofline_s(kernel, self.device), "roofline", ROOFLINE_UNCERTAINTY)
+                Estimate(roofline_s(kernel, on), "roofline", ROOFLINE_UNCERTAINTY)
                 for kernel in kernels
             ]
         ensemble = self.fitted.ensembles[family]
@@ -130,51 +165,55 @@ class KernelModel:
         logs, unsure = ensemble.predict(features, [op_label(kernel) for kernel in kernels])
         seconds = rooflines_s(kernels, self.fitted.device) * np.exp(logs)
         return [
-            self._carried(kernel, Estimate(float(second), "mlp", float(doubt)))
-            for kernel, second, doubt in zip(kernels, seconds, unsure, strict=True)
+            Estimate(float(second), "mlp", float(doubt))
+            for second, doubt in zip(seconds, unsure, strict=True)
         ]
+
+    @property
+    def _source(self) -> Device:
+        """The device that was measured; without measurements, the device itself."""
+        return self.device if self.fitted is None else self.fitted.device
 
     @cached_property
     def _workspaces(self) -> Workspaces:
         return Workspaces(self.table)
 
-    def _carried(self, kernel: Kernel, estimate: Estimate) -> Estimate:
-        if not self.is_carried:
-            return estimate
-        assert self.fitted is not None
-        return Estimate(
-            carried_s(kernel, estimate.seconds, self.fitted.device, self.device),
-            estimate.origin,
-            float(np.hypot(estimate.uncertainty, CARRIED_UNCERTAINTY)),
-        )
+    def _carried(self, found: Mapping[Kernel, Estimate]) -> dict[Kernel, Estimate]:
+        kernels = list(found)
+        seconds = self._transferred_s(kernels)
+        return {
+            kernel: Estimate(
+                float(second),
+                found[kernel].origin,
+                max(found[kernel].uncertainty, carried_uncertainty(kernel, self.device)),
+            )
+            for kernel, second in zip(kernels, seconds, strict=True)
+        }
+
+    def _transferred_s(
+        self, kernels: Sequence[Kernel], *, arithmetic: Numbers = 1.0, memory: Numbers = 1.0
+    ) -> npt.NDArray[np.float64]:
+        work = work_of(kernels)
+        measured = reached(self._source, work)
+        wanted = reached(self.device, work, arithmetic=arithmetic, memory=memory)
+        base = np.array([self._measured_s[kernel] for kernel in kernels])
+        found = transferred_s(base, work, measured, wanted)
+        if is_same_chip(self._source, self.device):
+            return found
+        return corrected_s(kernels, found, work, wanted, self.device)
 
 
-def carried_s(kernel: Kernel, seconds: float, measured_on: Device, device: Device) -> float:
-    """A kernel's time on a device that was not measured, from that on one that was.
-
-    How far a kernel stays under the memory's roof is carried over: its time scales with the
-    memory's bandwidth. It cannot pass under the arithmetic's roof, lowered to what good kernels
-    reach. A slow multiplier shows more of its peak than a fast one, which waits for other things.
-    """
-    return float(
-        _carried_s(
-            seconds,
-            flop_of(kernel),
-            peak_flops(kernel, measured_on),
-            peak_flops(kernel, device),
-            device.memory_bandwidth_bytes_per_s / measured_on.memory_bandwidth_bytes_per_s,
-        )
-    )
+def sum_that_moves(fused: Kernel) -> Kernel:
+    """The sum of two float32 tensors that reads and writes as many bytes as a fused kernel."""
+    third = Operand("f32", (max(fused.num_bytes // 12, 1),))
+    return Kernel("add.Tensor", (third, third), outputs=(third,))
 
 
-def _carried_s(
-    seconds: Numbers, flop: Numbers, measured_flops: Numbers, flops: Numbers, memory: Numbers
-) -> Numbers:
-    """:func:`carried_s` for numbers or arrays; ``memory`` is the ratio of the bandwidths."""
-    work_s = np.maximum(seconds - LAUNCH_S, 0.0)
-    shown = flop / measured_flops / np.maximum(work_s, 1e-12)
-    arithmetic_s = flop / flops / np.maximum(shown, GOOD_EFFICIENCY)
-    return np.maximum(work_s / memory, arithmetic_s) + np.minimum(seconds, LAUNCH_S)
+def carried_uncertainty(kernel: Kernel, device: Device) -> float:
+    """Of a kernel on a device that was not measured, at least: one standard deviation, relative."""
+    if not device.is_compared:
+        return NEVER_COMPARED_UNCERTAINTY
+    return GROUPED_UNCERTAINTY if is_grouped(kernel) else CARRIED_UNCERTAINTY
 
 
 def rooflines_s(kernels: Sequence[Kernel], device: Device) -> npt.NDArray[np.float64]:

@@ -25,11 +25,15 @@ def roofline_s(kernel: Kernel, device: Device, *, launch_s: float = LAUNCH_S) ->
 
 def peak_flops(kernel: Kernel, device: Device) -> float:
     """The device's FLOP/s for this kernel: of its precision if it multiplies, else fp32's."""
-    wanted: Precision = "fp32"
-    if multiplies(family_of(kernel)):
-        dtype = kernel.operands[0].dtype if kernel.operands else "f32"
-        wanted = "tf32" if kernel.math == "tf32" else _PRECISION_OF_DTYPE.get(dtype, "fp32")
-    return device_flops(device, wanted)
+    return device_flops(device, precision_of(kernel))
+
+
+def precision_of(kernel: Kernel) -> Precision:
+    """What a kernel computes in: its operands' precision if it multiplies, else fp32."""
+    if not multiplies(family_of(kernel)):
+        return "fp32"
+    dtype = kernel.operands[0].dtype if kernel.operands else "f32"
+    return "tf32" if kernel.math == "tf32" else _PRECISION_OF_DTYPE.get(dtype, "fp32")
 
 
 def device_flops(device: Device, precision: Precision) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from paceline.kernels.family import FamilyName, family_of, family_of_op
+from paceline.kernels.family import FamilyName, bytes_of, family_of, family_of_op
 from paceline.kernels.features import features_of
 from paceline.kernels.profile import Timing
 from paceline.kernels.table import Table
@@ -21,6 +21,7 @@ _WITH_WORKSPACE: tuple[FamilyName, ...] = (
     "convolution_backward_weight",
     "attention",
     "layer_norm",
+    "recurrent",
 )
 """The families whose kernels may need much memory besides their operands."""
 
@@ -37,12 +38,12 @@ class Workspaces:
         points = self._points(family, kernel.operands[0].dtype if kernel.operands else "f32")
         if points is None:
             return 0
-        return round(points.nearest(features_of([kernel], family)) * kernel.num_bytes)
+        return round(points.nearest(features_of([kernel], family)) * bytes_of(kernel))
 
     def _points(self, family: FamilyName, dtype: str) -> _Points | None:
         if (family, dtype) not in self._known:
             found = self._measured(family, dtype) if family in _WITH_WORKSPACE else {}
-            shares = [each.workspace_bytes / max(k.num_bytes, 1) for k, each in found.items()]
+            shares = [each.workspace_bytes / bytes_of(k) for k, each in found.items()]
             self._known[family, dtype] = (
                 _Points(features_of(list(found), family), np.array(shares)) if found else None
             )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from paceline.lab.enter import NO_NAMESPACE
+from paceline.lab.timetable import LabEvent, Timetable
 
 # How long workers get to end by themselves: after SIGTERM, and after another node's failure, which
 # reaches them as a closed connection and often makes a better error message than a signal.
@@ -63,8 +64,10 @@ class Job:
         slow: Mapping[tuple[int, int], float],
         environment: Mapping[str, str],
         output: IO[str] | None,
+        events: Sequence[LabEvent] = (),
     ) -> None:
         self._folder = folder
+        self._timetable = Timetable(events)
         self._agents: list[subprocess.Popen[bytes]] = []
         self._is_ending = False
         self._killed_agent: Failure | None = None
@@ -92,7 +95,7 @@ class Job:
     def wait(self, on_poll: Callable[[], None] = lambda: None) -> int:
         """Wait for all agents; the exit code of the first worker that failed, or 0.
 
-        ``on_poll`` is called again and again meanwhile.
+        ``on_poll`` is called again and again meanwhile, and the job's events take place.
         """
         try:
             failed_at: float | None = None
@@ -103,6 +106,7 @@ class Job:
                     failed_at = time.monotonic()
                 if failed_at is not None and time.monotonic() - failed_at > _FAILURE_GRACE_S:
                     self.end()
+                self._timetable.act_on_due()
                 on_poll()
                 time.sleep(_POLL_S)
         except BaseException:
@@ -118,7 +122,18 @@ class Job:
         """The failure that came first; those of other workers are usually its consequence."""
         notes = [json.loads(path.read_text()) for path in self._folder.glob("failure-*.json")]
         if self._killed_agent is not None:
-            notes = [note for note in notes if note["monotonic_s"] < self._undisturbed_s]
+            # A dying agent's workers are told before the agent itself is seen to be gone.
+            told = [
+                note["told_s"]
+                for note in notes
+                if note["node"] == self._killed_agent.node and note["told_s"] is not None
+            ]
+            disturbed_s = min([self._undisturbed_s, *told])
+            notes = [
+                note
+                for note in notes
+                if note["told_s"] is None and note["monotonic_s"] < disturbed_s
+            ]
         if not notes:
             return self._killed_agent
         first = min(notes, key=lambda note: note["monotonic_s"])

@@ -19,9 +19,10 @@ from typing import IO, Literal, Self
 from paceline.cluster import Cluster
 from paceline.lab import network, processes
 from paceline.lab.job import Job, JobNode
-from paceline.lab.layout import Slow, link_rates_bytes_per_s
+from paceline.lab.layout import Slow, check_rate, link_rates_bytes_per_s
 from paceline.lab.owner import is_orphan, new_lab_name
 from paceline.lab.signals import signals_as_exits
+from paceline.lab.timetable import LabEvent
 
 Emulation = Literal["namespaces", "software"]
 
@@ -86,10 +87,12 @@ class Lab:
         self.cluster = cluster
         self.emulation = choose_emulation(emulation)
         self._slow = slow or {}
-        self._rates = link_rates_bytes_per_s(cluster)
+        self._rates = list(link_rates_bytes_per_s(cluster))
         self._name = new_lab_name()
         self._folder = Path(tempfile.gettempdir(), self._name)
         self._nodes: list[JobNode] = []
+        self._network: network.Network | None = None
+        self._job_folder: Path | None = None
         self._resources = contextlib.ExitStack()
         self._num_jobs = 0
 
@@ -100,8 +103,9 @@ class Lab:
             self._folder.mkdir()
             building.callback(shutil.rmtree, self._folder, ignore_errors=True)
             if self.emulation == "namespaces":
-                links = building.enter_context(network.Network(self._name, self._rates))
-                namespaces: Sequence[str | None] = links.namespaces
+                self._network = network.Network(self._name, self._rates)
+                building.enter_context(self._network)
+                namespaces: Sequence[str | None] = self._network.namespaces
                 addresses = [network.node_address(i) for i in range(len(namespaces))]
             else:
                 building.callback(processes.end_processes, self._name)
@@ -130,6 +134,7 @@ class Lab:
         *,
         environment: Mapping[str, str] | None = None,
         output: IO[str] | None = None,
+        events: Sequence[LabEvent] = (),
     ) -> Job:
         """Start a command on every worker. Wait for the job before you start the next.
 
@@ -138,6 +143,7 @@ class Lab:
                 itself runs on.
             environment: Variables to set for the workers.
             output: Where the workers' output goes; by default where this process writes.
+            events: What to do at which moment of the job, while it is waited for.
         """
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         if shutil.which(command[0], path=path) is None:
@@ -147,6 +153,7 @@ class Lab:
             )
         folder = self._folder / f"job{self._num_jobs}"
         folder.mkdir()
+        self._job_folder = folder
         self._num_jobs += 1
         return Job(
             command,
@@ -158,6 +165,7 @@ class Lab:
             | {name: os.environ[name] for name in (*_THREADS, *_QUIET) if name in os.environ}
             | dict(environment or {}),
             output=output,
+            events=events,
         )
 
     def run(
@@ -178,6 +186,31 @@ class Lab:
             The exit code of the first worker that failed, or 0.
         """
         return self.start(command, environment=environment, output=output).wait()
+
+    def set_rate(self, rate_bytes_per_s: float, *, node: int | None = None) -> None:
+        """Change the rate of a node's link, both directions, also while a job runs.
+
+        What a software link has accepted already still arrives at the old rate.
+
+        Args:
+            rate_bytes_per_s: The new rate.
+            node: Whose link, counted from 0; by default those of all nodes.
+        """
+        if not rate_bytes_per_s > 0:
+            raise ValueError(f"rate_bytes_per_s={rate_bytes_per_s} must be more than 0")
+        check_rate(rate_bytes_per_s)
+        if node is not None and not 0 <= node < len(self._rates):
+            raise ValueError(f"there is no node {node}; nodes 0 to {len(self._rates) - 1} are here")
+        nodes = range(len(self._rates)) if node is None else [node]
+        for each in nodes:
+            self._rates[each] = rate_bytes_per_s
+        if self._network is not None:
+            self._network.set_rates(dict.fromkeys(nodes, rate_bytes_per_s))
+        elif self._job_folder is not None:
+            from paceline.teams.emulated import EmulatedLink
+
+            for each in nodes:
+                EmulatedLink.at(self._job_folder, each, rate_bytes_per_s).set_rate(rate_bytes_per_s)
 
     def _own_environment(self, folder: Path) -> dict[str, str]:
         if self.emulation == "namespaces":

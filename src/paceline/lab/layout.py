@@ -118,9 +118,20 @@ def link_rates_bytes_per_s(layout: Cluster) -> tuple[float, ...]:
     rates = tuple(
         link_rate_bytes_per_s(node) for node in layout.node_kinds for _ in range(node.count)
     )
-    if max(rates) > _MOST_RATE_BYTES_PER_S:
+    check_rate(max(rates), f"{layout.name!r} asks for", "; set --link")
+    return rates
+
+
+def check_rate(rate_bytes_per_s: float, asks: str = "this is", remedy: str = "") -> None:
+    """ValueError if a link is too fast to emulate.
+
+    Args:
+        rate_bytes_per_s: The rate of the link.
+        asks: Who asks for the rate, for the sentence.
+        remedy: What to do about it, for the sentence.
+    """
+    if rate_bytes_per_s > _MOST_RATE_BYTES_PER_S:
         raise ValueError(
             f"a lab emulates links up to {format_bandwidth(_MOST_RATE_BYTES_PER_S, bits=True)}, "
-            f"and {layout.name!r} asks for {format_bandwidth(max(rates), bits=True)}; set --link"
+            f"and {asks} {format_bandwidth(rate_bytes_per_s, bits=True)}{remedy}"
         )
-    return rates

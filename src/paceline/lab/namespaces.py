@@ -66,10 +66,22 @@ def _set_up_node(interface_name: str, node: Mapping[str, Any]) -> None:
         _shape(namespace, interface, node["rate_bytes_per_s"])
 
 
-def _shape(namespace: NetNS, interface: int, rate_bytes_per_s: float) -> None:
+def reshape(switch: str, interface: str, nodes: Sequence[Mapping[str, Any]]) -> None:
+    """Give the links of some nodes another rate, both directions, while they carry traffic."""
+    with NetNS(switch) as hub:
+        for node in nodes:
+            port = hub.link_lookup(ifname=f"port{node['index']}")[0]
+            _shape(hub, port, node["rate_bytes_per_s"], "change")
+    for node in nodes:
+        with NetNS(node["namespace"]) as namespace:
+            link = namespace.link_lookup(ifname=interface)[0]
+            _shape(namespace, link, node["rate_bytes_per_s"], "change")
+
+
+def _shape(namespace: NetNS, interface: int, rate_bytes_per_s: float, action: str = "add") -> None:
     burst = max(_LEAST_BURST_BYTES, round(rate_bytes_per_s * _BURST_S))
     rate = f"{round(rate_bytes_per_s * 8)}bit"
-    namespace.tc("add", "tbf", interface, rate=rate, burst=burst, limit=_QUEUE_BYTES)
+    namespace.tc(action, "tbf", interface, rate=rate, burst=burst, limit=_QUEUE_BYTES)
 
 
 def remove(namespaces: Sequence[str]) -> None:
@@ -117,6 +129,7 @@ def main() -> None:
     """Do one action with its arguments as JSON."""
     actions: dict[str, Callable[..., None]] = {
         "build": build,
+        "reshape": reshape,
         "remove": remove,
         "sweep": sweep,
         "probe": probe,

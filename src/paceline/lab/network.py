@@ -65,6 +65,18 @@ class Network:
     ) -> None:
         self.close()
 
+    def set_rates(self, rates_bytes_per_s: Mapping[int, float]) -> None:
+        """Give the links of some nodes another rate, while they carry traffic.
+
+        Args:
+            rates_bytes_per_s: The new rate of each node, by its index.
+        """
+        nodes = [
+            {"index": index, "namespace": self.namespaces[index], "rate_bytes_per_s": rate}
+            for index, rate in rates_bytes_per_s.items()
+        ]
+        _call("reshape", {"switch": self._switch, "interface": INTERFACE, "nodes": nodes})
+
     def close(self) -> None:
         """End the lab's processes and remove the namespaces, with all that is in them."""
         with signals_later():

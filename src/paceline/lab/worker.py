@@ -38,6 +38,9 @@ class Keeper:
 
     def __init__(self, command: list[str]) -> None:
         self._ending = threading.Event()
+        self.told_s: float | None = None
+        """When a signal asked the keeper to end: what the command does then is no failure of its
+        own."""
         keeper = os.getpid()
 
         def before_command() -> None:
@@ -62,6 +65,8 @@ class Keeper:
             os.killpg(self.process.pid, number)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self.told_s is None:
+            self.told_s = time.monotonic()
         self._ending.set()
         self._signal_group(signal.SIGCONT)
         self._signal_group(number)
@@ -114,10 +119,16 @@ def _write_all(target: int, data: bytes) -> None:
         data = data[os.write(target, data) :]
 
 
-def _record_failure(folder: Path, code: int) -> None:
+def _record_failure(folder: Path, code: int, told_s: float | None) -> None:
     """Note the time of a failure, so that the lab can tell the first from those it caused."""
     node, worker = os.environ["GROUP_RANK"], os.environ["LOCAL_RANK"]
-    note = {"node": int(node), "worker": int(worker), "code": code, "monotonic_s": time.monotonic()}
+    note = {
+        "node": int(node),
+        "worker": int(worker),
+        "code": code,
+        "monotonic_s": time.monotonic(),
+        "told_s": told_s,
+    }
     target = folder / f"failure-{node}-{worker}.json"
     partial = target.with_suffix(".partial")
     partial.write_text(json.dumps(note))
@@ -148,7 +159,7 @@ def main() -> None:
     for relay in relays:
         relay.join()
     if code != 0:
-        _record_failure(arguments.record, code)
+        _record_failure(arguments.record, code, keeper.told_s)
     sys.exit(code)
 
 

@@ -40,7 +40,11 @@ class Contention:
 
 
 def measure_contention(
-    unit: Callable[[], None], workers: Workers, team: Literal["node", "across", "world"]
+    unit: Callable[[], None],
+    workers: Workers,
+    team: Literal["node", "across", "world"],
+    *,
+    rounds: int = _ROUNDS,
 ) -> Contention:
     """Compute, communicate, and do both at once. All workers call it, and get the same answer.
 
@@ -48,6 +52,7 @@ def measure_contention(
         unit: A piece of computing, such as a step of training.
         workers: The teams of this job.
         team: Who communicates; of ``"across"``, one worker of each node.
+        rounds: How often it is measured; the median counts.
     """
     own = getattr(workers, team)
     is_member = team != "across" or workers.node.rank == 0
@@ -71,8 +76,8 @@ def measure_contention(
         count = max(1, round(seconds / once_s))
         return lambda: all_reduce(count)
 
-    shares = [_lost_share(unit, communicate(_COMMUNICATE_S), workers) for _ in range(_ROUNDS)]
-    factors = [_stretched(unit, communicate(_OVERLAPPED_S), workers) for _ in range(_ROUNDS)]
+    shares = [_lost_share(unit, communicate(_COMMUNICATE_S), workers) for _ in range(rounds)]
+    factors = [_stretched(unit, communicate(_OVERLAPPED_S), workers) for _ in range(rounds)]
     # A worker that is alone in its node has nothing to tell about the inside of nodes.
     is_counted = is_member and own.size > 1
     num_counted = workers.world.agree(float(is_counted), "sum")

@@ -24,12 +24,21 @@ def _built_in(name: str, memory_bytes: int) -> Device | None:
     """ "NVIDIA H200" is h200; of two sizes (A100 40 GB and 80 GB) the one with nearest memory."""
     words = re.findall(r"[a-z0-9]+", name.lower())
     pairs = [first + second for first, second in pairwise(words)]  # "RTX 3090"
+    known = {*words, *pairs}
     found = [
-        device
+        (device, parts)
         for device in map(load_device, device_names())
-        if device.name != "cpu-core" and re.sub(r"-.*", "", device.name) in (*words, *pairs)
+        if device.name != "cpu-core" and (parts := _parts(device.name)) <= known
     ]
-    return min(found, key=lambda each: abs(each.memory_bytes - memory_bytes), default=None)
+    # "A100 80GB PCIe" is an a100 too, and more than that.
+    best = max((len(parts) for _, parts in found), default=0)
+    closest = [device for device, parts in found if len(parts) == best]
+    return min(closest, key=lambda each: abs(each.memory_bytes - memory_bytes), default=None)
+
+
+def _parts(name: str) -> set[str]:
+    """What a driver's name must have: ``a100-pcie`` both parts, ``a100-40gb`` the first."""
+    return {part for part in name.split("-") if not re.fullmatch(r"\d+gb", part)}
 
 
 def _observed(name: str, profile: Profile) -> Device:

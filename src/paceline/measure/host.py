@@ -8,8 +8,10 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
 from paceline.cluster.device import Precision
+from paceline.kernels.family import bytes_of
 from paceline.measure.real_step import measure_step
 from paceline.measure.runner import Run
 from paceline.measure.timer import NUM_ISSUED, Timer, issue_s
@@ -33,7 +35,7 @@ def measure_dispatch(
     smallest: dict[str, Kernel] = {}
     for kernel in kernels:
         known = smallest.get(kernel.op)
-        if known is None or kernel.num_bytes < known.num_bytes:
+        if known is None or bytes_of(kernel) < bytes_of(known):
             smallest[kernel.op] = kernel
     dispatch_s: dict[str, float] = {}
     failed: dict[str, str] = {}
@@ -42,11 +44,12 @@ def measure_dispatch(
             dispatch_s[op] = timer.issue_s(kernel)
         except (RuntimeError, TypeError, IndexError) as problem:
             failed[op] = f"called {NUM_ISSUED} times in a row, {problem}"
-    for op, run in _views(timer.device).items():
+    for op, run in views(timer.device).items():
         dispatch_s[op] = issue_s(run, timer.device)
     facts = {
         "dispatch_s": _under_cuda_names(dispatch_s),
         "tensor_s": _listed_tensor_s(timer.device),
+        "recurrent_s": recurrent_s(timer.device),
     }
     return facts, failed
 
@@ -100,7 +103,7 @@ def _measure_steps(
     return found
 
 
-def _views(device: torch.device) -> dict[str, Run]:
+def views(device: torch.device) -> dict[str, Run]:
     """Operators that start no kernel and still cost the host."""
     aten = torch.ops.aten
     matrix = torch.rand(8, 8, device=device)
@@ -133,12 +136,30 @@ def _listed_tensor_s(device: torch.device) -> float:
     return max(times[1] - times[0], 0.0) / (many - few)
 
 
+def recurrent_s(device: torch.device) -> float:
+    """Seconds per step of a recurrent layer: the mean of an LSTM's and a GRU's."""
+    if device.type == "cpu":
+        return 0.0  # computed where it is issued
+    short, long = 16, 144
+    found = []
+    for make in (nn.LSTM, nn.GRU):
+        layers = make(256, 512).to(device)
+        times = []
+        for length in (short, long):
+            inputs = torch.rand(length, 32, 256, device=device)
+            times.append(issue_s(partial(layers, inputs), device))
+        found.append(max(times[1] - times[0], 0.0) / (long - short))
+    return sum(found) / len(found)
+
+
 def _under_cuda_names(dispatch_s: Mapping[str, float]) -> dict[str, float]:
     """Add the names under which a capture on the CPU knows the kernels that have our own names."""
     found = dict(dispatch_s)
     for own, names in (
         ("attention", ("_scaled_dot_product_flash_attention_for_cpu",)),
         ("attention_backward", ("_scaled_dot_product_flash_attention_for_cpu_backward",)),
+        ("recurrent", ("_cudnn_rnn",)),
+        ("recurrent_backward", ("_cudnn_rnn_backward",)),
         ("batch_norm", ("native_batch_norm",)),
         ("batch_norm_backward", ("native_batch_norm_backward",)),
     ):

@@ -206,7 +206,11 @@ def _fit_host(
     steps = [step for step in profile.facts.get("steps", []) if step["model"] not in without]
     if not facts or not steps:
         return HostCosts()
-    bare = HostCosts(dispatch_s=_dispatch_s(profile), tensor_s=facts["tensor_s"])
+    bare = HostCosts(
+        dispatch_s=_dispatch_s(profile),
+        tensor_s=facts["tensor_s"],
+        recurrent_s=facts.get("recurrent_s", 0.0),
+    )
     known: dict[tuple[object, ...], Capture] = {}  # the same step was measured more than once
     captures: list[Capture] = []
     for index, step in enumerate(steps):

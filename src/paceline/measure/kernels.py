@@ -186,7 +186,7 @@ def machine_facts(device: str) -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "paceline": __version__,
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "threads": num_threads(),
     }
     if device == "cuda":
@@ -240,7 +240,8 @@ def _time_all(profile: Profile, path: Path, timer: Timer, budget_s: float, repor
     report("timing kernels", len(planned) - len(profile.planned()), len(planned))
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """What this machine's processor is called."""
     try:
         lines = _CPU_INFO.read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -69,8 +69,24 @@ class MeasuredLink:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class LinkTimes:
+    """How long collectives took, the same on all workers: what links are fitted to."""
+
+    node_sizes: tuple[int, ...]
+    inside: _Times
+    """Empty where no node has two workers."""
+    between: _Times
+    """Empty where there is one node."""
+    shared: bool
+    """Whether a node's workers slow each other down when all of them use the network."""
+
+
 def measure_links(
-    workers: Workers, *, sizes_bytes: Sequence[int] = SIZES_BYTES
+    workers: Workers,
+    *,
+    sizes_bytes: Sequence[int] = SIZES_BYTES,
+    seconds_per_size: float = _SECONDS_PER_SIZE,
 ) -> list[MeasuredLink]:
     """Measure the links of this job: inside the nodes, between them, or both.
 
@@ -79,24 +95,55 @@ def measure_links(
     Args:
         workers: The teams of this job, as :func:`paceline.find_workers` returns them.
         sizes_bytes: The sizes of the messages to time; at least three.
+        seconds_per_size: How long to repeat each of them.
 
     Returns:
         One link for each place that has at least two workers to connect.
     """
-    measured = []
-    size = max(workers.node_sizes)
+    times = time_links(workers, sizes_bytes=sizes_bytes, seconds_per_size=seconds_per_size)
+    return fit_links(times)
+
+
+def time_links(
+    workers: Workers, *, sizes_bytes: Sequence[int], seconds_per_size: float = _SECONDS_PER_SIZE
+) -> LinkTimes:
+    """Time the collectives of this job. All workers call it, and all get the same times.
+
+    Args:
+        workers: The teams of this job.
+        sizes_bytes: The sizes of the messages to time; at least three.
+        seconds_per_size: How long each size is repeated, if it is not longer by itself.
+    """
+    inside: _Times = {}
+    between: _Times = {}
+    size, shared = max(workers.node_sizes), True
     if size > 1:
-        times = _times_s("node", workers, sizes_bytes)
-        measured.append(_fit("inside", times, (size,), shared=False))
+        inside = _times_s("node", workers, sizes_bytes, seconds_per_size)
     if workers.num_nodes > 1:
-        times = _times_s("across", workers, sizes_bytes)
-        shared = _is_shared(workers, max(sizes_bytes)) if size > 1 else True
-        inside = Route.of_link(measured[0].link) if measured else None
+        between = _times_s("across", workers, sizes_bytes, seconds_per_size)
         if size > 1:
+            shared = _is_shared(workers, max(sizes_bytes), seconds_per_size)
             # A ring through all workers is slower than one through one worker of each node, where
             # they share cores or cards, and it is what synchronous training does.
-            times |= _times_s("world", workers, sizes_bytes)
-        measured.append(_fit("between", times, workers.node_sizes, shared=shared, inside=inside))
+            between |= _times_s("world", workers, sizes_bytes, seconds_per_size)
+    return LinkTimes(node_sizes=workers.node_sizes, inside=inside, between=between, shared=shared)
+
+
+def fit_links(times: LinkTimes) -> list[MeasuredLink]:
+    """The links that explain the times best, one for each place that has any.
+
+    Args:
+        times: What :func:`time_links` returned.
+    """
+    measured = []
+    if times.inside:
+        measured.append(_fit("inside", times.inside, (max(times.node_sizes),), shared=False))
+    if times.between:
+        inside = Route.of_link(measured[0].link) if measured else None
+        between = _fit(
+            "between", times.between, times.node_sizes, shared=times.shared, inside=inside
+        )
+        measured.append(between)
     return measured
 
 
@@ -151,26 +198,35 @@ def _with_contention(
     )
 
 
-def time_collective_s(team: Team, kind: CollectiveKind, num_bytes: int) -> float:
+def time_collective_s(
+    team: Team,
+    kind: CollectiveKind,
+    num_bytes: int,
+    *,
+    seconds_per_size: float = _SECONDS_PER_SIZE,
+) -> float:
     """The median over repeats of the slowest worker's time. All members of the team call it.
 
     Args:
         team: Who communicates.
         kind: ``"all_reduce"`` or ``"broadcast"``.
         num_bytes: The size of the tensor.
+        seconds_per_size: How long to repeat it, if it is not longer by itself.
     """
     tensor = torch.zeros(num_bytes // 4, device=device_in_use())
     in_a_row = max(1, min(_MOST_IN_A_ROW, _BYTES_IN_A_ROW // num_bytes))
     # The first call opens connections; the second tells how often there is time to repeat. What
     # takes a second varies little; small messages vary more, and can be repeated often.
-    _row_s(team, kind, tensor, 1)
-    first_s = _row_s(team, kind, tensor, in_a_row)
-    repeats = min(_MOST_REPEATS, round(_SECONDS_PER_SIZE / first_s))
-    others_s = [_row_s(team, kind, tensor, in_a_row) for _ in range(repeats - 1)]
+    row_s(team, kind, tensor, 1)
+    first_s = row_s(team, kind, tensor, in_a_row)
+    repeats = min(_MOST_REPEATS, round(seconds_per_size / first_s))
+    others_s = [row_s(team, kind, tensor, in_a_row) for _ in range(repeats - 1)]
     return statistics.median([first_s, *others_s]) / in_a_row
 
 
-def _times_s(name: _TeamName, workers: Workers, sizes_bytes: Sequence[int]) -> _Times:
+def _times_s(
+    name: _TeamName, workers: Workers, sizes_bytes: Sequence[int], seconds_per_size: float
+) -> _Times:
     """Seconds by kind and size in the slowest of the teams of a name; all workers get them."""
     team = getattr(workers, name)
     # One worker of each node communicates; the others are only told how long it took.
@@ -178,17 +234,28 @@ def _times_s(name: _TeamName, workers: Workers, sizes_bytes: Sequence[int]) -> _
     kinds: tuple[CollectiveKind, ...] = (
         ("all_reduce",) if name == "world" else ("all_reduce", "broadcast")
     )
+
+    def time_s(kind: CollectiveKind, num_bytes: int) -> float:
+        return time_collective_s(team, kind, num_bytes, seconds_per_size=seconds_per_size)
+
     return {
         (name, kind, num_bytes): workers.world.agree(
-            time_collective_s(team, kind, num_bytes) if is_member else 0.0, "max"
+            time_s(kind, num_bytes) if is_member else 0.0, "max"
         )
         for kind in kinds
         for num_bytes in sizes_bytes
     }
 
 
-def _row_s(team: Team, kind: CollectiveKind, tensor: torch.Tensor, count: int) -> float:
-    """From the moment when all are there to the moment when all are done, with so many of them."""
+def row_s(team: Team, kind: CollectiveKind, tensor: torch.Tensor, count: int) -> float:
+    """From the moment when all are there to the moment when all are done, with so many of them.
+
+    Args:
+        team: Who communicates; all members call it, and get the slowest one's time.
+        kind: ``"all_reduce"`` or ``"broadcast"``.
+        tensor: What is sent.
+        count: How many of them, one after another.
+    """
     team.agree(0.0, "max")
     start = time.perf_counter()
     for _ in range(count):
@@ -199,22 +266,26 @@ def _row_s(team: Team, kind: CollectiveKind, tensor: torch.Tensor, count: int) -
     return team.agree(time.perf_counter() - start, "max")
 
 
-def _is_shared(workers: Workers, num_bytes: int) -> bool:
+def _is_shared(workers: Workers, num_bytes: int, seconds_per_size: float) -> bool:
     """Whether a node's workers slow each other down when all of them use the network.
 
     Several messages one after another, since those who share get their turns unevenly: some
     messages of theirs take as long as alone.
     """
     is_first = workers.node.rank == 0
-    first_s = time_collective_s(workers.across, "all_reduce", num_bytes) if is_first else 0.0
-    count = max(2, min(8, round(_SECONDS_PER_SIZE / workers.world.agree(first_s, "max"))))
+    first_s = 0.0
+    if is_first:
+        first_s = time_collective_s(
+            workers.across, "all_reduce", num_bytes, seconds_per_size=seconds_per_size
+        )
+    count = max(2, min(8, round(seconds_per_size / workers.world.agree(first_s, "max"))))
     tensor = torch.zeros(num_bytes // 4, device=device_in_use())
 
     def several_s(*, all_communicate: bool) -> float:
         workers.world.agree(0.0)
         start = time.perf_counter()
         for _ in range(count if all_communicate or is_first else 0):
-            _row_s(workers.across, "all_reduce", tensor, 1)
+            row_s(workers.across, "all_reduce", tensor, 1)
         return workers.world.agree(time.perf_counter() - start, "max")
 
     alone_s = several_s(all_communicate=False)
@@ -238,6 +309,8 @@ def _fit(
             inside=route if inside is None else inside,
             between=route,
             shared=shared,
+            # What topology_of makes of links that were measured: they reach what they have.
+            copy_bandwidth_bytes_per_s=(inside or route).bandwidth_bytes_per_s,
         )
         teams = {"node": whole, "world": whole, "across": replace(whole, workers_per_node=1)}
         return [
@@ -260,6 +333,7 @@ def _fit(
         bandwidth_bytes_per_s=_rounded(route.bandwidth_bytes_per_s),
         half_bytes=round(_rounded(route.half_bytes)),
         shared=shared,
+        efficiency=1.0 if library == "nccl" else None,
         source=f"measured: {library}, {sum(node_sizes)} workers, by 'paceline measure links'",
     )
     samples = [

@@ -109,30 +109,106 @@ def convolution(rng: random.Random) -> None:
         backward(output)
 
 
-def other_convolution(rng: random.Random) -> None:
-    """Of sound and of video: over one dimension or three."""
-    channels, filters = (8 * random_size(rng, 1, 96) for _ in range(2))
-    side, batch = rng.choice((1, 3, 3, 5, 7)), random_size(rng, 1, 64)
-    stride = rng.choice((1, 1, 2))
-    if rng.random() < 0.5:
-        groups = channels if rng.random() < 0.2 else 1
-        signal = torch.empty(batch, channels, random_size(rng, 64, 8192), requires_grad=True)
-        line = nn.Conv1d(
-            channels,
-            channels if groups > 1 else filters,
-            side,
-            stride=stride,
-            padding=side // 2,
-            groups=groups,
+def signal_convolution(rng: random.Random) -> None:
+    """Of sound and of sequences: over one dimension, dilated, grouped or transposed, too."""
+    channels, filters = (_channels(rng) for _ in range(2))
+    side = rng.choice((1, 1, 2, 3, 3, 3, 5, 7, 9, 10, 15, 31))
+    stride = rng.choice((1, 1, 1, 1, 2, 2, min(side, 5)))
+    dilation = 2 ** rng.randint(0, 9) if side > 1 and rng.random() < 0.3 else 1
+    groups = 1
+    if rng.random() < 0.2:
+        groups = channels if rng.random() < 0.6 else rng.choice((2, 4, 8, 16))
+        channels = -(-channels // groups) * groups
+        filters = channels
+    length = random_size(rng, max(64, dilation * side), 100_000)
+    batch = max(1, min(random_size(rng, 1, 256), (1 << 28) // (max(channels, filters) * length)))
+    signal = torch.empty(batch, channels, length, requires_grad=channels > 1)
+    is_transposed = groups == 1 and dilation == 1 and side > 1 and rng.random() < 0.1
+    make = nn.ConvTranspose1d if is_transposed else nn.Conv1d
+    line = make(
+        channels,
+        filters,
+        side,
+        stride=stride,
+        padding=dilation * (side - 1) // 2 if rng.random() < 0.8 else 0,
+        dilation=dilation,
+        groups=groups,
+        bias=rng.random() < 0.7,
+    )
+    backward(line(signal))
+
+
+def volume_convolution(rng: random.Random) -> None:
+    """Of video and of medical images: over three dimensions."""
+    channels, filters = (_channels(rng) for _ in range(2))
+    side, stride = rng.choice((1, 3, 3, 3, 3, 5, 7)), rng.choice((1, 1, 1, 2))
+    extent, frames = rng.choice(
+        (
+            (7, 4),
+            (14, 8),
+            (28, 8),
+            (56, 16),
+            (112, 16),
+            (8, 8),
+            (16, 16),
+            (32, 32),
+            (64, 64),
+            (96, 96),
         )
-        backward(line(signal))
+    )
+    most = (1 << 27) // (max(channels, filters) * frames * extent**2)
+    batch = max(1, min(random_size(rng, 1, 64), most))
+    video = torch.empty(batch, channels, frames, extent, extent, requires_grad=channels > 3)
+    if rng.random() < 0.15:
+        backward(nn.ConvTranspose3d(channels, filters, 2, stride=2)(video))
         return
-    extent, frames = rng.choice((7, 14, 28, 56)), rng.choice((4, 8, 16, 32))
-    batch = max(1, min(batch, (1 << 26) // (max(channels, filters) * frames * extent**2)))
-    video = torch.empty(batch, channels, frames, extent, extent, requires_grad=True)
-    window = rng.choice(((side, side, side), (1, side, side), (side, 1, 1)))
+    window = rng.choice(((side, side, side), (side, side, side), (1, side, side), (side, 1, 1)))
     padding = (window[0] // 2, window[1] // 2, window[2] // 2)
-    backward(nn.Conv3d(channels, filters, window, stride=stride, padding=padding)(video))
+    bias = rng.random() < 0.3
+    module = nn.Conv3d(channels, filters, window, stride=stride, padding=padding, bias=bias)
+    backward(module(video))
+
+
+def dilated_convolution(rng: random.Random) -> None:
+    """Of images, with gaps in the window, as in segmentation."""
+    channels, filters = (_channels(rng) for _ in range(2))
+    dilation = rng.choice((2, 2, 2, 4, 4, 6, 8, 12, 18, 24))
+    image = random_image(rng, channels, numel=1 << 27).requires_grad_()
+    module = nn.Conv2d(
+        channels, filters, 3, padding=dilation, dilation=dilation, bias=rng.random() < 0.3
+    )
+    backward(_in_format(module, image)(image))
+
+
+def transposed_convolution(rng: random.Random) -> None:
+    """Of images that grow, as in generators and U-Nets."""
+    channels, filters = (_channels(rng) for _ in range(2))
+    side, stride, padding, extra = rng.choice(
+        ((4, 2, 1, 0), (4, 2, 1, 0), (2, 2, 0, 0), (3, 2, 1, 1), (4, 1, 0, 0), (3, 1, 1, 0))
+    )
+    extent = rng.choice((1, 4, 7, 8, 14, 16, 28, 32, 56, 64, 128))
+    most = (1 << 26) // (max(channels, filters) * extent**2)
+    batch = max(1, min(random_size(rng, 1, 512), most))
+    image = torch.empty(batch, channels, extent, extent)
+    if rng.random() < 0.3:
+        image = image.contiguous(memory_format=torch.channels_last)
+    module = nn.ConvTranspose2d(
+        channels,
+        filters,
+        side,
+        stride=stride,
+        padding=padding,
+        output_padding=extra,
+        bias=rng.random() < 0.7,
+    )
+    backward(_in_format(module, image.requires_grad_())(image))
+
+
+def _channels(rng: random.Random) -> int:
+    """Mostly round numbers, now and then the few of an input or an output."""
+    if rng.random() < 0.08:
+        return rng.choice((1, 2, 3, 4))
+    return rng.choice((8, 16, 16, 32, 32)) * random_size(rng, 1, 32)
 
 
 def _in_format(module: nn.Module, image: Tensor) -> nn.Module:

@@ -61,11 +61,27 @@ def layer_norm(rng: random.Random) -> None:
     backward(nn.LayerNorm(columns)(table.requires_grad_()))
 
 
+def wide_layer_norm(rng: random.Random) -> None:
+    """Layer norm of long rows, or over all of an image."""
+    columns = random_size(rng, 4096, 262_144)
+    rows = max(1, min(random_size(rng, 1, 65_536), (1 << 28) // columns))
+    backward(nn.LayerNorm(columns)(torch.empty(rows, columns, requires_grad=True)))
+
+
 def group_norm(rng: random.Random) -> None:
-    """Group norm of images."""
-    groups = rng.choice((1, 8, 16, 32))
+    """Group norm of images, signals and volumes."""
+    groups = rng.choice((1, 4, 8, 16, 32, 32))
     channels = groups * random_size(rng, 1, 64)
-    backward(nn.GroupNorm(groups, channels)(random_image(rng, channels).requires_grad_()))
+    image, style = random_image(rng, channels), rng.random()
+    if style < 0.2:
+        length = random_size(rng, 64, 65_536)
+        batch = max(1, min(random_size(rng, 1, 128), (1 << 28) // (channels * length)))
+        image = torch.empty(batch, channels, length)
+    elif style < 0.4:
+        side = rng.choice((8, 16, 24, 32, 48, 64, 96))
+        batch = max(1, min(random_size(rng, 1, 16), (1 << 28) // (channels * side**3)))
+        image = torch.empty(batch, channels, side, side, side)
+    backward(nn.GroupNorm(groups, channels)(lowered(rng, image).requires_grad_()))
 
 
 def pooling(rng: random.Random) -> None:
@@ -241,6 +257,16 @@ def softmax(rng: random.Random) -> None:
         functional.cross_entropy(logits, torch.zeros(rows, dtype=torch.int64)).backward()  # type: ignore[no-untyped-call]
     else:
         backward(rng.choice((functional.softmax, functional.log_softmax))(logits, dim=-1))
+
+
+def long_softmax(rng: random.Random) -> None:
+    """Scores of attention that is not fused: a softmax of each row of square matrices."""
+    length = rng.choice((128, 256, 512, 1024, 1500, 2048, 4096, random_size(rng, 64, 8192)))
+    heads = rng.choice((4, 8, 12, 16, 32))
+    batch = max(1, min(random_size(rng, 1, 64), (1 << 28) // (heads * length * length)))
+    scores = lowered(rng, torch.empty(batch, heads, length, length)).requires_grad_()
+    dtype = torch.float32 if rng.random() < 0.4 else None
+    backward(functional.softmax(scores, dim=-1, dtype=dtype))
 
 
 def embedding(rng: random.Random) -> None:

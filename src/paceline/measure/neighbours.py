@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 
 from paceline.cluster.device import Precision
 from paceline.measure import neighbour_convolutions as convolutions
+from paceline.measure import neighbour_indexing as indexing
 from paceline.measure import neighbour_modules as modules
+from paceline.measure import neighbour_resampling as resampling
+from paceline.measure.neighbour_recurrent import recurrent
 from paceline.steps.kernel import Kernel
 from paceline.steps.recorder import recording
 
@@ -51,13 +54,19 @@ def draw_neighbours(rng: random.Random, precision: Precision, num_cases: int) ->
 _CASES: tuple[tuple[Case, float], ...] = (
     (convolutions.usual_convolution, 24),
     (convolutions.convolution, 12),
-    (convolutions.other_convolution, 1),
+    (convolutions.signal_convolution, 4),
+    (convolutions.volume_convolution, 3),
+    (convolutions.dilated_convolution, 2),
+    (convolutions.transposed_convolution, 2),
     (modules.linear, 9),
     (modules.batched_product, 2),
     (modules.batch_norm, 3),
     (modules.layer_norm, 2),
-    (modules.group_norm, 0.5),
+    (modules.wide_layer_norm, 0.5),
+    (modules.group_norm, 2),
     (modules.pooling, 2.5),
+    (resampling.resampling, 2),
+    (resampling.pooling_of_signals, 1),
     (modules.attention, 5),
     (modules.activation, 3),
     (modules.binary, 2),
@@ -65,6 +74,11 @@ _CASES: tuple[tuple[Case, float], ...] = (
     (modules.copy, 1),
     (modules.reduction, 3),
     (modules.softmax, 2),
+    (modules.long_softmax, 1),
     (modules.embedding, 1.5),
+    (indexing.large_table, 1),
+    (indexing.gathered_rows, 2),
+    (indexing.picked_elements, 1),
+    (recurrent, 2.5),
     (modules.optimizer, 2),
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from paceline.steps.canonical import TORCH_DTYPES
@@ -145,6 +145,32 @@ def _attention(kernel: Kernel, device: torch.device, *, backward: bool) -> Run:
     return _differentiated(forward, inputs, backward=backward)
 
 
+def _recurrent(kernel: Kernel, device: torch.device, *, backward: bool) -> Run:
+    inputs = make_operand(kernel.operands[0], device)
+    _, kind, width, projected, num_layers, bias, batch_first, dropout, both = kernel.args
+    own = {"rnn_tanh": {"nonlinearity": "tanh"}, "rnn_relu": {"nonlinearity": "relu"}}
+    make: Any = {"lstm": nn.LSTM, "gru": nn.GRU}.get(kind, nn.RNN)
+    layers = make(
+        inputs.shape[-1],
+        width,
+        num_layers=num_layers,
+        bias=bias,
+        batch_first=batch_first,
+        dropout=0.1 if dropout else 0.0,
+        bidirectional=both,
+        **({"proj_size": projected} if projected else {}),
+        **own.get(kind, {}),
+    ).to(device=device, dtype=inputs.dtype)
+    if device.type == "cuda":
+        layers.flatten_parameters()
+
+    def forward() -> Tensor:
+        output: Tensor = layers(inputs)[0]
+        return output
+
+    return _differentiated(forward, (inputs, *layers.parameters()), backward=backward)
+
+
 def _batch_norm(kernel: Kernel, device: torch.device, *, backward: bool) -> Run:
     image = make_operand(kernel.operands[1 if backward else 0], device)
     channels = image.shape[1]
@@ -197,6 +223,8 @@ def _convolution_backward(kernel: Kernel, device: torch.device, *, data: bool) -
 _SPECIAL: dict[str, Callable[[Kernel, torch.device], Run]] = {
     "attention": lambda kernel, device: _attention(kernel, device, backward=False),
     "attention_backward": lambda kernel, device: _attention(kernel, device, backward=True),
+    "recurrent": lambda kernel, device: _recurrent(kernel, device, backward=False),
+    "recurrent_backward": lambda kernel, device: _recurrent(kernel, device, backward=True),
     "batch_norm": lambda kernel, device: _batch_norm(kernel, device, backward=False),
     "batch_norm_backward": lambda kernel, device: _batch_norm(kernel, device, backward=True),
     "convolution_backward_data": lambda kernel, device: _convolution_backward(

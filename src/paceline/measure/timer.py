@@ -17,6 +17,7 @@ from paceline.steps.kernel import Kernel
 _CACHE_BYTES = 128 << 20  # more than any level of cache that we know of (H200: 50 MB)
 _MAX_COPIES = 4
 NUM_ISSUED = 60  # calls in a row
+_MOST_ISSUED_S = 0.1  # for which they may go on
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +136,17 @@ class CpuTimer:
 def issue_s(run: Run, device: torch.device) -> float:
     """Seconds to issue a call; a GPU's queue never fills, since the calls are few and short."""
     wait: Callable[[], Any] = torch.cuda.synchronize if device.type == "cuda" else int
+    begun = time.perf_counter()
+    run()
+    # A recurrent layer's call takes milliseconds: fewer of them are as sure.
+    count = max(2, min(NUM_ISSUED, round(_MOST_ISSUED_S / (time.perf_counter() - begun))))
     times = []
     for _ in range(5):
         wait()
         begun = time.perf_counter()
-        for _ in range(NUM_ISSUED):
+        for _ in range(count):
             run()
-        times.append((time.perf_counter() - begun) / NUM_ISSUED)
+        times.append((time.perf_counter() - begun) / count)
     wait()
     return statistics.median(times)
 

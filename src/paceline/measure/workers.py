@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
@@ -51,7 +52,11 @@ class KnownStep:
 
 
 def measure_workers(
-    workers: Workers, *, device: str = "", step: KnownStep | None = None
+    workers: Workers,
+    *,
+    device: str = "",
+    step: KnownStep | None = None,
+    rounds: int = _ROUNDS,
 ) -> MeasuredWorkers:
     """Compute alone, together, and while communicating. All workers call it, all get the answer.
 
@@ -59,20 +64,27 @@ def measure_workers(
         workers: The teams of this job.
         device: The workers' device. If its profile comes with paceline, they are compared with it.
         step: The step to compare by: the one that is to be predicted. By default, some kernels.
+        rounds: How often everything is measured; a median or mean of them counts.
     """
     unit = _probe() if step is None else step.run
     _probed(unit)
     if step is None:
-        slowdown, jitter = _slowdown(unit, workers, _reference(device))
+        slowdown, jitter = _slowdown(unit, workers, _reference(device), rounds)
     else:
-        slowdown, jitter = _slowdown_of_step(step, workers)
+        slowdown, jitter = _slowdown_of_step(step, workers, rounds)
     has_inside, has_between = max(workers.node_sizes) > 1, workers.num_nodes > 1
+
+    def contention(
+        team: Literal["node", "across", "world"], *, is_there: bool
+    ) -> Contention | None:
+        return measure_contention(unit, workers, team, rounds=rounds) if is_there else None
+
     return MeasuredWorkers(
         slowdown=round(slowdown, 3),
         jitter=round(jitter, 3),
-        inside=measure_contention(unit, workers, "node") if has_inside else None,
-        between=measure_contention(unit, workers, "world") if has_between else None,
-        lone=measure_contention(unit, workers, "across") if has_inside and has_between else None,
+        inside=contention("node", is_there=has_inside),
+        between=contention("world", is_there=has_between),
+        lone=contention("across", is_there=has_inside and has_between),
     )
 
 
@@ -82,25 +94,29 @@ def is_compared_with_profile(device: str) -> bool:
 
 
 def _slowdown(
-    unit: Callable[[], None], workers: Workers, reference: Mapping[Kernel, float]
+    unit: Callable[[], None], workers: Workers, reference: Mapping[Kernel, float], rounds: int
 ) -> tuple[float, float]:
     """How many times as long workers compute while all do, and how much that varies.
 
     The first is how long a unit takes over the processor's time that it gets, times how much more
     of that workers need than their profile says, or than alone.
     """
-    together = _computed_together(unit, workers)
-    needs = _needs_of_profile(reference, workers) if reference else _needs_alone(unit, workers)
+    together = _computed_together(unit, workers, rounds)
+    needs = (
+        _needs_of_profile(reference, workers, rounds)
+        if reference
+        else _needs_alone(unit, workers, rounds)
+    )
     return together.took_s / together.used_s * needs, together.relative_jitter
 
 
-def _slowdown_of_step(step: KnownStep, workers: Workers) -> tuple[float, float]:
+def _slowdown_of_step(step: KnownStep, workers: Workers, rounds: int) -> tuple[float, float]:
     """How many times as long the step takes while all compute as its profile says; and jitter."""
-    together = _computed_together(step.run, workers)
+    together = _computed_together(step.run, workers, rounds)
     return together.took_s / step.expected_s, together.relative_jitter
 
 
-def _computed_together(unit: Callable[[], None], workers: Workers) -> _Probed:
+def _computed_together(unit: Callable[[], None], workers: Workers, rounds: int) -> _Probed:
     """What a unit takes while all workers compute: until all have done as many of them.
 
     Workers differ, and in training all wait for the slowest. Where they share cores, a scheduler
@@ -111,7 +127,7 @@ def _computed_together(unit: Callable[[], None], workers: Workers) -> _Probed:
     first = _probed(unit)
     count = max(2, round(_TOGETHER_S / world.agree(first.took_s, "mean")))
     took, used = [], []
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         world.agree(0.0)
         begun, before = time.perf_counter(), _processor_s()
         for _ in range(count):
@@ -127,7 +143,7 @@ def _computed_together(unit: Callable[[], None], workers: Workers) -> _Probed:
     )
 
 
-def _needs_alone(unit: Callable[[], None], workers: Workers) -> float:
+def _needs_alone(unit: Callable[[], None], workers: Workers, rounds: int) -> float:
     """The processor's time that a unit needs while all compute, over that while one does.
 
     Processes of one program differ by themselves, so each is compared with itself, a few of them
@@ -136,7 +152,7 @@ def _needs_alone(unit: Callable[[], None], workers: Workers) -> float:
     world = workers.world
     ratios = []
     for rank in range(min(world.size, _MOST_ALONE)):
-        for _ in range(_ROUNDS):
+        for _ in range(rounds):
             alone_s = _probed(unit).used_s if world.rank == rank else 0.0
             world.agree(0.0)
             used_s = _probed(unit).used_s
@@ -144,12 +160,12 @@ def _needs_alone(unit: Callable[[], None], workers: Workers) -> float:
     return max(1.0, statistics.median(ratios))
 
 
-def _needs_of_profile(reference: Mapping[Kernel, float], workers: Workers) -> float:
+def _needs_of_profile(reference: Mapping[Kernel, float], workers: Workers, rounds: int) -> float:
     """The processor's time that kernels need while all compute, over what the profile says."""
     is_gpu = device_in_use().type == "cuda"
     timer = CudaTimer() if is_gpu else CpuTimer(clock=time.process_time)
     ratios = []
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         workers.world.agree(0.0)
         own = [timer.time(kernel).seconds / seconds for kernel, seconds in reference.items()]
         ratios.append(workers.world.agree(statistics.median(own), "mean"))

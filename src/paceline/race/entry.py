@@ -58,6 +58,9 @@ class Entry:
     def finish(self) -> None:
         """Training is over: give all workers the same model."""
 
+    def close(self) -> None:
+        """Nothing is left to do: remove hooks."""
+
 
 class DdpEntry(Entry):
     """torch's DistributedDataParallel over a team.
@@ -133,6 +136,10 @@ class StrategyEntry(Entry):
     def finish(self) -> None:
         """Make all workers equal."""
         self._pace.finish()
+
+    def close(self) -> None:
+        """Detach; the workers stay for the next entry."""
+        self._pace.detach()
 
 
 def make_ddp(start: Start) -> Entry:

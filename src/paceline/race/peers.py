@@ -31,6 +31,7 @@ from torch.distributed.algorithms.model_averaging.hierarchical_model_averager im
 from torch.distributed.optim import PostLocalSGDOptimizer
 
 from paceline.race.entry import DdpEntry, Entry, EntryMaker, Start
+from paceline.race.traffic import own_address
 from paceline.teams.group import GroupTeam
 
 _PERIOD = 4
@@ -193,7 +194,7 @@ class _TorchftEntry(DdpEntry):
             store_port=self._store.port,
             lighthouse_addr=address,
             replica_id=f"node{start.workers.node_index}",
-            hostname=_own_address(),
+            hostname=own_address(os.environ["MASTER_ADDR"]),
             init_sync=False,
         )
         self._algorithm = make(self._manager)
@@ -219,15 +220,6 @@ class _TorchftEntry(DdpEntry):
             self._lighthouse.shutdown()
 
 
-def _own_address() -> str:
-    """This node's address: the first node's, as torchrun gave it, or found by connecting to it."""
-    import socket
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((os.environ["MASTER_ADDR"], 1))
-        return str(probe.getsockname()[0])
-
-
 def _start_lighthouse(start: Start) -> tuple[Any, str]:
     """torchft's coordinator, on the first worker; its address for all."""
     from torchft.coordination import LighthouseServer
@@ -238,7 +230,7 @@ def _start_lighthouse(start: Start) -> tuple[Any, str]:
         lighthouse = LighthouseServer(
             bind="0.0.0.0:29510", min_replicas=start.workers.num_nodes, join_timeout_ms=1000
         )
-        told = [f"http://{_own_address()}:29510"]
+        told = [f"http://{own_address(os.environ['MASTER_ADDR'])}:29510"]
     dist.broadcast_object_list(told, src=0)
     return lighthouse, str(told[0])
 
@@ -247,10 +239,14 @@ def _node_store(start: Start) -> TCPStore:
     """A store for each node, as torchrun would have made for a replica of its own."""
     is_first = start.workers.node.rank == 0
     if is_first:
-        store = TCPStore(_own_address(), 29511, is_master=True, wait_for_workers=False)
+        store = TCPStore(
+            own_address(os.environ["MASTER_ADDR"]), 29511, is_master=True, wait_for_workers=False
+        )
     dist.barrier()
     if not is_first:
-        store = TCPStore(_own_address(), 29511, is_master=False, wait_for_workers=False)
+        store = TCPStore(
+            own_address(os.environ["MASTER_ADDR"]), 29511, is_master=False, wait_for_workers=False
+        )
     return store
 
 

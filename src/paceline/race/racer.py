@@ -1,176 +1,110 @@
 """One worker of a race: ``python -m paceline.race.racer TASK.json``.
 
-Trains one entry, evaluates after every epoch without timing that, and writes what it measured.
+Measures the job, predicts each entry, and then trains one entry after another.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.utils.data import TensorDataset
 
+from paceline.cluster import Cluster, dump_cluster, parse_cluster
 from paceline.ending import end_quickly
-from paceline.race.entry import Entry, Start, entry_maker
-from paceline.race.task import NUM_WARM_UP_STEPS, RaceSettings, Task, count_steps
-from paceline.race.traffic import bytes_sent_from_node
-from paceline.steps.source import classification_loss
+from paceline.race.forecast import forecast, measure_job
+from paceline.race.task import RaceSettings, Task, count_steps
+from paceline.race.training import TrainingRecord, train_entry
 from paceline.teams import Workers, find_workers
-from paceline.zoo import build_model, load_data
+from paceline.teams.launcher import find_place
+from paceline.zoo import load_data_for
+
+OnProgress = Callable[[dict[str, Any]], None]
+"""Called with ``doing``, what the race does, and ``entries``: what is known of each by its name."""
 
 
-@dataclass(kw_only=True)
-class TrainingRecord:
-    """What a worker saw while training."""
+def race_as_worker(
+    entries: list[str],
+    settings: RaceSettings,
+    base: Cluster | None,
+    workers: Workers,
+    on_progress: OnProgress,
+) -> tuple[list[dict[str, Any]], Cluster | None]:
+    """Measure, predict and train. All workers of a job call it; the first one's answer counts.
 
-    step_times_s: list[float] = field(default_factory=list)
-    waiting_s: list[float] = field(default_factory=list)
-    accuracies: list[float] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    time_to_target_s: float | None = None
+    Args:
+        entries: What races.
+        settings: What every entry trains.
+        base: The cluster whose device the workers are compared with; None: no prediction.
+        workers: The teams of this job.
+        on_progress: Called on the first worker, again and again.
+
+    Returns:
+        A result for each entry, and the measured cluster.
+    """
+    is_first = workers.world.rank == 0
+    known: dict[str, dict[str, Any]] = {name: {} for name in entries}
+
+    def tell(doing: str) -> None:
+        if is_first:
+            on_progress({"doing": doing, "entries": known})
+
+    data = load_data_for(settings.model, settings.data, settings.seed)
+    num_steps = count_steps(settings, len(data.train), workers.world.size)
+    measured: Cluster | None = None
+    if base is not None:
+        tell("measuring the links and the workers")
+        measured = measure_job(workers, base, settings)
+        for name in entries if is_first else []:
+            tell(f"predicting {name}")
+            expected = forecast(name, settings, measured, num_steps)
+            known[name]["prediction"] = None if expected is None else asdict(expected)
+        workers.world.barrier()  # the others wait while the first one predicts
+    results = []
+    for name in entries:
+
+        def on_step(record: TrainingRecord, name: str = name) -> None:
+            known[name] |= record.news()
+            tell(f"training {name}")
+
+        result = train_entry(name, settings, data, num_steps, workers, on_step)
+        results.append({**result, "prediction": known[name].get("prediction")})
+    return results, measured
+
+
+def use_own_gpu() -> None:
+    """Make this worker's GPU the current one, where there are GPUs."""
+    if torch.cuda.is_available():
+        place = find_place(os.environ)
+        torch.cuda.set_device(place.gpu_index % torch.cuda.device_count())
 
 
 def main() -> None:
     """Run one task as one of its workers."""
     end_quickly()
     task = Task.from_json(Path(sys.argv[1]).read_text())
-    settings = task.settings
+    use_own_gpu()
     workers = find_workers()
-    torch.manual_seed(settings.seed)
-    model = build_model(settings.model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=settings.learning_rate, momentum=0.9)
-    num_examples = len(load_data(settings.data, seed=settings.seed).train)
-    start = Start(
-        model=model,
-        optimizer=optimizer,
-        workers=workers,
-        num_steps=count_steps(settings, num_examples, workers.world.size),
-        options=settings.options.get(task.entry, {}),
-    )
-    entry = entry_maker(task.entry)(start)
-    dist.barrier()
-    sent_before = bytes_sent_from_node(workers.node_index)
-    record = train(task, model, entry, workers)
-    sent = bytes_sent_from_node(workers.node_index) - sent_before
-    result = summarise(task, record, sent, workers)
+
+    def on_progress(state: dict[str, Any]) -> None:
+        """A small file, replaced as a whole."""
+        partial = Path(task.progress_file + ".partial")
+        partial.write_text(json.dumps(state))
+        partial.replace(task.progress_file)
+
+    base = None if task.base is None else parse_cluster(task.base, "the race's cluster")
+    results, measured = race_as_worker(task.entries, task.settings, base, workers, on_progress)
     if workers.world.rank == 0:
-        Path(task.result_file).write_text(json.dumps(result))
+        text = None if measured is None else dump_cluster(measured)
+        Path(task.result_file).write_text(json.dumps({"results": results, "measured": text}))
     dist.barrier()
     dist.destroy_process_group()
-
-
-def train(
-    task: Task,
-    model: nn.Module,
-    entry: Entry,
-    workers: Workers,
-) -> TrainingRecord:
-    """Train for the task's epochs; only training steps are timed."""
-    settings = task.settings
-    data = load_data(settings.data, seed=settings.seed)
-    record = TrainingRecord()
-    for epoch in range(settings.epochs):
-        epoch_start = len(record.losses)
-        for inputs, targets in share_of_epoch(data.train, settings, epoch, workers):
-            start, waited = time.monotonic(), entry.waiting_s
-            entry.optimizer.zero_grad()
-            loss = classification_loss(entry.network(inputs), targets)
-            loss.backward()  # type: ignore[no-untyped-call]
-            entry.after_backward()
-            entry.optimizer.step()
-            entry.after_step()
-            record.step_times_s.append(time.monotonic() - start)
-            record.waiting_s.append(entry.waiting_s - waited)
-            record.losses.append(loss.item())
-            report_progress(task, record, workers)
-        entry.after_epoch(sum(record.losses[epoch_start:]) / (len(record.losses) - epoch_start))
-        if epoch == settings.epochs - 1:
-            start = time.monotonic()
-            entry.finish()
-            record.step_times_s[-1] += time.monotonic() - start
-        evaluate_epoch(settings, model, data.test, record)
-    return record
-
-
-def share_of_epoch(
-    dataset: TensorDataset, settings: RaceSettings, epoch: int, workers: Workers
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """This worker's batches of an epoch: the same shuffle everywhere, rank after rank."""
-    inputs, targets = dataset.tensors
-    order = torch.randperm(
-        len(inputs), generator=torch.Generator().manual_seed(settings.seed * 1_000 + epoch)
-    )
-    together = settings.batch * workers.world.size
-    for start in range(0, len(inputs) - together + 1, together):
-        own = start + workers.world.rank * settings.batch
-        chosen = order[own : own + settings.batch]
-        yield inputs[chosen], targets[chosen]
-
-
-def evaluate_epoch(
-    settings: RaceSettings, model: nn.Module, test: TensorDataset, record: TrainingRecord
-) -> None:
-    """Note the accuracy of this worker's model, and when it first reached the target."""
-    record.accuracies.append(accuracy_of(model, test))
-    if record.time_to_target_s is None and record.accuracies[-1] >= settings.target:
-        record.time_to_target_s = sum(record.step_times_s)
-    dist.barrier()
-
-
-def accuracy_of(model: nn.Module, test: TensorDataset) -> float:
-    """The share of correct answers on the test set."""
-    inputs, targets = test.tensors
-    model.eval()
-    with torch.no_grad():
-        answers = torch.cat([model(part).argmax(-1) for part in torch.split(inputs, 256)])
-    model.train()
-    return float((answers == targets).double().mean())
-
-
-def report_progress(task: Task, record: TrainingRecord, workers: Workers) -> None:
-    """Tell the race how far this entry is: a small file, replaced as a whole."""
-    if workers.world.rank != 0:
-        return
-    news = {
-        "steps": len(record.step_times_s),
-        "loss": record.losses[-1],
-        "accuracy": record.accuracies[-1] if record.accuracies else None,
-    }
-    partial = Path(task.progress_file + ".partial")
-    partial.write_text(json.dumps(news))
-    partial.replace(task.progress_file)
-
-
-def summarise(
-    task: Task, record: TrainingRecord, sent_bytes: int, workers: Workers
-) -> dict[str, object]:
-    """One result for all workers: the slowest worker's times, rank 0's accuracy."""
-    timed = slice(NUM_WARM_UP_STEPS, None)
-    times, waits = record.step_times_s[timed], record.waiting_s[timed]
-    step_s = workers.world.agree(sum(times) / len(times), "max")
-    waiting_share = workers.world.agree(sum(waits) / sum(times), "mean")
-    is_first_of_node = workers.node.rank == 0
-    bytes_between_nodes = workers.world.agree(sent_bytes if is_first_of_node else 0.0, "sum")
-    return {
-        "name": task.entry,
-        "step_s": step_s,
-        "waiting_share": waiting_share,
-        "bytes_between_nodes": round(bytes_between_nodes),
-        "accuracy": record.accuracies[-1],
-        "time_to_target_s": record.time_to_target_s,
-        "num_steps": len(record.step_times_s),
-        "training_s": sum(record.step_times_s),
-        "accuracies": record.accuracies,
-        "final_loss": record.losses[-1],
-        "samples_per_s": task.settings.batch * workers.world.size / step_s,
-    }
 
 
 if __name__ == "__main__":

@@ -31,8 +31,11 @@ class RaceSettings:
 class Task:
     """What one job of a race has to do."""
 
-    entry: str
+    entries: list[str]
     settings: RaceSettings
+    base: str | None
+    """A cluster as text, with the device that the workers are compared with; None: nothing is
+    measured and predicted."""
     progress_file: str
     result_file: str
 

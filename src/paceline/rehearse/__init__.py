@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from paceline.rehearse.conditions import Conditions
+from paceline.rehearse.mixed import MixedPrediction, predict_mixed
 from paceline.rehearse.play import play
 from paceline.rehearse.predict import predict
 from paceline.rehearse.prediction import Prediction
@@ -15,6 +16,7 @@ from paceline.rehearse.timeline import Timeline
 
 __all__ = [
     "Conditions",
+    "MixedPrediction",
     "Prediction",
     "Programs",
     "Recording",
@@ -22,6 +24,7 @@ __all__ = [
     "Timeline",
     "play",
     "predict",
+    "predict_mixed",
     "price",
     "record",
     "summarise",

@@ -17,6 +17,7 @@ import numpy as np
 
 from paceline.rehearse.choice import Choice
 from paceline.rehearse.communication import shapes_of
+from paceline.rehearse.compiled import compile_step
 from paceline.rehearse.record import Assumptions, Recording, record
 from paceline.rehearse.record_worker import WorkerRecording, record_worker
 from paceline.steps import Capture, Step, capture_step
@@ -121,6 +122,7 @@ class Known:
                 lateness=lateness,
                 readings=readings,
                 is_preview=is_preview,
+                collective=choice.collective,
             )
             if readings is not None:
                 return anew()
@@ -134,10 +136,12 @@ class Known:
 
 _FIRST: dict[str, Any] = {"node": 0, "index": 0, "lateness": 0, "readings": None}
 _KNOWN: WeakKeyDictionary[Step, Known] = WeakKeyDictionary()
+_KNOWN_COMPILED: WeakKeyDictionary[Step, Known] = WeakKeyDictionary()
 
 
-def known_of(step: Step) -> Known:
+def known_of(step: Step, *, compiled: bool = False) -> Known:
     """What is known about a step; the second time its capture is at hand."""
-    if step not in _KNOWN:
-        _KNOWN[step] = Known(capture_step(step))
-    return _KNOWN[step]
+    known = _KNOWN_COMPILED if compiled else _KNOWN
+    if step not in known:
+        known[step] = Known(compile_step(step) if compiled else capture_step(step))
+    return known[step]

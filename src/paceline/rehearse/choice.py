@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,16 +13,20 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from paceline.strategies import Strategy, make_strategy
+from paceline.strategies import Strategy, make_strategy, name_and_options
+from paceline.teams import CollectiveName
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A strategy with its options, and the run's length where that is known."""
+    """A strategy with its options, how teams sum, and the run's length where that is known."""
 
     strategy: str | Strategy
     options: Mapping[str, Any] = field(default_factory=dict)
     num_steps: int | None = None
+    collective: CollectiveName = "backend"
+    chosen_by: str = ""
+    """The name of the strategy that picked this one."""
 
     def make(self) -> Strategy:
         """The strategy, which knows the run's length if it wants to."""
@@ -36,14 +40,41 @@ class Choice:
     @property
     def title(self) -> str:
         """What predictions call it."""
+        if self.chosen_by:
+            given = ", ".join(f"{key}={value}" for key, value in self.options.items())
+            return f"{self.chosen_by}: {self.strategy}" + (f"({given})" if given else "")
         return self.strategy if isinstance(self.strategy, str) else type(self.strategy).__name__
+
+    def picked(
+        self, step_s: Callable[[Choice], float], *, alone_s: float, num_nodes: int
+    ) -> Choice:
+        """What trains: this choice, or what its strategy picks if it only chooses among others.
+
+        Args:
+            step_s: Seconds per step of a choice.
+            alone_s: Seconds of a step without any exchange.
+            num_nodes: The number of nodes.
+        """
+        made = self.make()
+        if not made.chooses:
+            return self
+
+        def of(strategy: Strategy) -> Choice:
+            name, options = name_and_options(strategy)
+            return replace(self, strategy=name, options=options, chosen_by=self.title)
+
+        picked = made.pick(
+            lambda strategy: step_s(of(strategy)), alone_s=alone_s, num_nodes=num_nodes
+        )
+        return of(picked)
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
         """Equal for choices that do the same. A strategy object is its own key."""
         options = repr(sorted(self.options.items()))  # some are lists, which have no hash
         wants_length = make_strategy(self.strategy, **self.options).schedule().wants_length
-        return self.strategy, options, self.num_steps if wants_length else None
+        num_steps = self.num_steps if wants_length else None
+        return self.strategy, options, num_steps, self.collective
 
 
 def own_copy(strategy: Strategy) -> Strategy:

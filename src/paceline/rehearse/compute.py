@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from paceline.cluster.host import UNKNOWN_HOST, Host
 from paceline.kernels.family import bytes_of, family_of, flop_of
 from paceline.kernels.model import Estimate, KernelModel, Origin
 from paceline.kernels.roofline import peak_flops
@@ -28,6 +30,7 @@ class Compute:
     bottleneck: Bottleneck
     uncertainty: float
     warnings: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def compute_cost(
@@ -35,6 +38,7 @@ def compute_cost(
     kernel_model: KernelModel,
     *,
     slowdown: float = 1.0,
+    host: Host = UNKNOWN_HOST,
     prices: StepPrices | None = None,
 ) -> Compute:
     """Time a capture with a kernel model, on a worker that is ``slowdown`` times slower.
@@ -43,10 +47,11 @@ def compute_cost(
         capture: What is timed.
         kernel_model: What its kernels take.
         slowdown: How many times as long everything takes.
+        host: What issues it.
         prices: What :func:`price_step` says of all this, if it was asked already.
 
     """
-    priced = price_step(capture, kernel_model, slowdown=slowdown) if prices is None else prices
+    priced = prices or price_step(capture, kernel_model, slowdown=slowdown, host=host.speed)
     kernels = list(capture.kernels())
     estimates = dict(zip(kernels, kernel_model.estimate(kernels), strict=True))
     timeline = run_timeline(priced.host_s, priced.device_s, serial=priced.serial)
@@ -55,8 +60,11 @@ def compute_cost(
         memory_bytes=_memory_bytes(capture, kernel_model),
         method=_method(kernels, estimates),
         bottleneck=_bottleneck(timeline, kernels, estimates, kernel_model, serial=priced.serial),
-        uncertainty=_uncertainty(timeline, kernels, estimates, kernel_model),
+        uncertainty=_uncertainty(
+            timeline, kernels, estimates, kernel_model, 0.0 if priced.serial else host.doubt
+        ),
         warnings=_warnings(kernel_model, kernels),
+        notes=() if priced.serial else _host_notes(timeline, host, kernels),
     )
 
 
@@ -108,12 +116,40 @@ def _uncertainty(
     kernels: list[Kernel],
     estimates: dict[Kernel, Estimate],
     model: KernelModel,
+    host_doubt: float,
 ) -> float:
-    doubts = np.array([estimates[k].seconds * estimates[k].uncertainty for k in kernels])
-    total = timeline.device_s or 1.0
+    if timeline.host_s > timeline.device_s:
+        return float(np.hypot(model.host.spread, host_doubt))
+    doubts = [estimates[k].seconds * estimates[k].uncertainty for k in kernels]
+    return step_uncertainty(doubts, timeline.device_s)
+
+
+def step_uncertainty(doubts_s: Sequence[float], step_s: float) -> float:
+    """Of a step, relative, from the doubts about each of its kernels in seconds."""
+    doubts, total = np.array(doubts_s), step_s or 1.0
     alike, apart = doubts.sum() / total, float(np.sqrt((doubts**2).sum())) / total
-    device = float(np.hypot(_SHARED_ERROR * alike, apart))
-    return model.host.spread if timeline.host_s > timeline.device_s else device
+    return float(np.hypot(_SHARED_ERROR * alike, apart))
+
+
+def _host_notes(timeline: Timeline, host: Host, kernels: list[Kernel]) -> tuple[str, ...]:
+    """Who waits for Python is told what helps, and how sure it is."""
+    if timeline.host_s <= timeline.device_s:
+        return ()
+    unknown = (
+        "; hosts differ by 30 % and more, and this one is not known: 'paceline measure host' on "
+        "its machine says what to write as host into a cluster's file."
+    )
+    is_compiled = any(kernel.op == "fused" for kernel in kernels)
+    helps = (
+        "A larger batch or CUDA graphs"
+        if is_compiled
+        else ("A larger batch, torch.compile or CUDA graphs")
+    )
+    return (
+        f"The host limits this step: issuing it takes {1e3 * timeline.host_s:.3g} ms and the "
+        f"device {1e3 * timeline.device_s:.3g} ms. "
+        f"{helps} help{'.' if host.source else unknown}",
+    )
 
 
 def _warnings(model: KernelModel, kernels: list[Kernel]) -> tuple[str, ...]:
@@ -129,11 +165,23 @@ def _warnings(model: KernelModel, kernels: list[Kernel]) -> tuple[str, ...]:
                 f"{model.device.name} has no arithmetic in {half}: products are timed as in fp32."
             )
     if model.is_carried:
-        assert model.fitted is not None
-        found.append(
-            f"{model.device.name} was not measured: efficiencies are carried over from "
-            f"{model.fitted.device.name} by roofline."
-        )
+        found.append(_how_far_off(model))
     if model.fitted is None:
         found.append("No kernels were measured for this device: everything is timed by roofline.")
     return tuple(found)
+
+
+def _how_far_off(model: KernelModel) -> str:
+    """What is known of predictions for devices that were not measured."""
+    assert model.fitted is not None
+    name, source = model.device.name, model.fitted.device.name
+    if not model.device.is_compared:
+        return (
+            f"{name} was not measured: kernels are transferred from {source} by its data "
+            "sheet, and predictions for such devices were never compared with measurements."
+        )
+    return (
+        f"{name} was not measured: kernels are transferred from {source}; such predictions "
+        "were off by 8 to 10 % on average, for 99 networks on an RTX 3090 and for ResNet-50 and "
+        "ResNeXt on V100 and A100."
+    )

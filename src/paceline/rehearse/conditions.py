@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.cluster.node import TYPICAL_JITTER, Node
+from paceline.cluster.node import Node
 from paceline.collectives import Numbers, Topology
 
 
@@ -21,7 +21,10 @@ class Conditions:
         arithmetic: How many times as fast the device computes as the kernel model's.
         memory: How many times as fast its memory is.
         host: How many times as fast its host issues.
-        jitter: How much a worker's time varies: its standard deviation over its mean.
+        jitter: How much a worker's time varies: its standard deviation over its mean. By default
+            what ``node`` says, or what is typical.
+        node_jitter: How much a node's time varies against the others, beside that; by default 0
+            where ``jitter`` is given.
         node: What else is known of the nodes: their slowdown, and what communication and computing
             cost each other.
 
@@ -31,7 +34,8 @@ class Conditions:
     arithmetic: Numbers = 1.0
     memory: Numbers = 1.0
     host: float = 1.0
-    jitter: float = TYPICAL_JITTER
+    jitter: float | None = None
+    node_jitter: float | None = None
     node: Node | None = None
 
     def parts(self, size: int) -> Iterator[Conditions]:

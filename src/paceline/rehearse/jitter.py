@@ -51,7 +51,7 @@ def _slowest_of(num_workers: int) -> tuple[float, float]:
 
 def slowest_s(rules: NodeRules, team: TeamName, clock: WorkerClock) -> Numbers:
     """When the slowest comes of all the workers that a role stands for in a team."""
-    if not rules.jitter:
+    if not rules.jitter and not rules.node_jitter:
         return clock.ready_s
     in_node, variance = slowest_of(rules.workers)
     of_nodes, _ = slowest_of(rules.nodes)
@@ -59,16 +59,16 @@ def slowest_s(rules: NodeRules, team: TeamName, clock: WorkerClock) -> Numbers:
     if team == "node":
         return clock.ready_s + own_s * in_node
     if team == "across":
-        return clock.ready_s + np.hypot(own_s, np.sqrt(clock.node_variance)) * of_nodes
-    node_s = np.sqrt(clock.node_variance + clock.variance * variance)
+        return clock.ready_s + np.hypot(own_s, np.sqrt(clock.variance_of_node)) * of_nodes
+    node_s = np.sqrt(clock.variance_of_node + clock.variance * variance)
     return clock.ready_s + own_s * in_node + node_s * of_nodes
 
 
 def later_of_two_s(rules: NodeRules, clock: WorkerClock, *, is_outward: bool) -> Numbers:
     """When the later one comes of the two workers of a transfer, who vary by as much."""
-    if not rules.jitter:
+    if not rules.jitter and not rules.node_jitter:
         return clock.ready_s
-    variance = clock.variance + (clock.node_variance if is_outward else 0.0)
+    variance = clock.variance + (clock.variance_of_node if is_outward else 0.0)
     return clock.ready_s + np.sqrt(variance) * slowest_of(2)[0]
 
 
@@ -80,5 +80,6 @@ def forget_lead(rules: NodeRules, team: TeamName, clock: WorkerClock, waited: Nu
         clock.node_variance = np.where(waited, grown, clock.node_variance)
     else:
         clock.node_variance = np.where(waited, 0.0, clock.node_variance)
+        clock.node_step_deviation = np.where(waited, 0.0, clock.node_step_deviation)
     clock.own_variance = np.where(waited, 0.0, clock.own_variance)
     clock.step_deviation = np.where(waited, 0.0, clock.step_deviation)

@@ -41,10 +41,6 @@ def make_layout(recordings: Sequence[WorkerRecording], phases: Sequence[str]) ->
         phases: Those of the captured calls.
 
     """
-    borders = [
-        phases.index(phase) if phase in phases else len(phases)
-        for phase in ("backward", "optimizer")
-    ]
     # Links carry both ways at once: who only receives takes nothing from who sends.
     card_shares = tuple(
         max(
@@ -59,7 +55,7 @@ def make_layout(recordings: Sequence[WorkerRecording], phases: Sequence[str]) ->
     for recording in recordings:
         if id(recording) not in made:
             made[id(recording)] = tuple(
-                tuple(_joined(events, borders, numbers)) for events in recording.steps
+                tuple(_joined(events, phases, numbers)) for events in recording.steps
             )
     programs = tuple(made[id(recording)] for recording in recordings)
     return Layout(tuple(numbers), programs, card_shares)
@@ -80,7 +76,7 @@ def _goes_across(events: Sequence[Any], *, is_sent: bool) -> bool:
 
 
 def _joined(
-    events: Sequence[Any], borders: Sequence[int], numbers: dict[Stretch, int]
+    events: Sequence[Any], phases: Sequence[str], numbers: dict[Stretch, int]
 ) -> Iterator[Any]:
     """Events; calls as the number of their stretch in ``numbers``, which grows."""
     last_replay = max(
@@ -95,7 +91,7 @@ def _joined(
 
     for place, event in enumerate(events):
         if isinstance(event, Replay | Call):
-            own = _name_of(event, borders, is_merge=place > last_replay)
+            own = _name_of(event, phases, is_merge=place > last_replay)
             if own != name:
                 yield from close()
                 name = own
@@ -106,18 +102,15 @@ def _joined(
             continue
         yield from close()
         if isinstance(event, BackgroundWork):
-            yield BackgroundWork(event.ticket, tuple(_joined(event.events, borders, numbers)))
+            yield BackgroundWork(event.ticket, tuple(_joined(event.events, phases, numbers)))
         else:
             yield event
     yield from close()
 
 
-def _name_of(event: Replay | Call, borders: Sequence[int], *, is_merge: bool) -> str:
+def _name_of(event: Replay | Call, phases: Sequence[str], *, is_merge: bool) -> str:
     """What a part of a step is called in traces."""
     if isinstance(event, Call):
         # Hooks run inside the backward pass; behind the optimizer results are taken over.
         return "merge" if is_merge else "backward"
-    backward, optimizer = borders
-    if event.start >= optimizer:
-        return "optimizer"
-    return "forward" if event.stop <= backward else "backward"
+    return phases[event.start] if event.start < len(phases) else "optimizer"

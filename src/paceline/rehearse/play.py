@@ -156,7 +156,7 @@ class _Player:
         self, worker: PlayedWorker, work: BackgroundWork, asked: WorkerClock, step: int
     ) -> _Process:
         start_s = np.maximum(asked.ready_s, worker.background_s)
-        clock = WorkerClock(start_s, start_s, asked.variance, asked.node_variance)
+        clock = WorkerClock(start_s, start_s, asked.variance, asked.variance_of_node)
         busy_until_s = worker.busy_until_s(work.ticket, asked)
         yield from self._run(worker, work.events, clock, busy_until_s, step=step, background=True)
         worker.background_s = clock.ready_s

@@ -68,18 +68,24 @@ class PlayedWorker:
         else:
             busy_s = work.device_s
             end_s = np.maximum(clock.device_s + busy_s, clock.host_s + work.lag_s)
+        begin_s = end_s - busy_s
         if background:
             # It shares the device with the main program: both get half of it.
             end_s = end_s + busy_s
             self.under_way.add(end_s - 2 * busy_s, end_s, 0.5)
         else:
-            end_s = self.under_way.end_of_work_s(end_s - busy_s, busy_s)
+            end_s = self.under_way.end_of_work_s(begin_s, busy_s)
             if self.rules.jitter:
                 clock.step_deviation = clock.step_deviation + self.rules.jitter * busy_s
+            if self.rules.node_jitter:
+                clock.node_step_deviation = (
+                    clock.node_step_deviation + self.rules.node_jitter * busy_s
+                )
         clock.host_s = end_s if self.rules.serial else clock.host_s + work.host_s
         clock.device_s = end_s
         if not background:
-            self.note("compute", work.name, end_s - busy_s, end_s)
+            # With what communication beside it costs, as in a measured trace.
+            self.note("compute", work.name, begin_s, end_s)
 
     def wait(self, over: Over, clock: WorkerClock, *, background: bool) -> None:
         """Wait until something is over.
@@ -88,7 +94,7 @@ class PlayedWorker:
         """
         before_s = clock.ready_s
         clock.hold(over.at_s, host=self.rules.serial or background)
-        if self.rules.jitter:
+        if self.rules.jitter or self.rules.node_jitter:
             forget_lead(self.rules, over.team, clock, over.at_s > before_s)
         if not background:
             self.note("compute", "wait", before_s, clock.ready_s)

@@ -50,11 +50,20 @@ class Prediction:
     """Whether the kernels' efficiency was learnt on another device."""
     uncertainty: float
     """One standard deviation of step_s, relative."""
+    shares: Literal["equal", "balanced"] = "equal"
+    """Whether all workers have the same batch, or batches in proportion to their speed."""
+    batches: Mapping[str, int] = field(default_factory=dict)
+    """Per worker of each kind of node, where shares are balanced."""
     phases_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds a step by the strategy's phase, where it has phases; step_s is cycling's."""
     run: Run | None = None
     """The whole run, where its number of samples was given."""
+    compiled_ratio: float | None = None
+    """One worker's compiled step over its eager step, where a compiled one was asked for."""
     warnings: tuple[str, ...] = ()
+    """What may be wrong with it."""
+    notes: tuple[str, ...] = ()
+    """What helps: where the host is the limit."""
 
     @property
     def range_s(self) -> tuple[float, float]:
@@ -67,9 +76,12 @@ class Prediction:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         own = {"warnings": list(self.warnings), "range_s": list(self.range_s)}
-        if self.run is None:  # only where it was asked for
-            return {key: value for key, value in asdict(self).items() if key != "run"} | own
-        return asdict(self) | own
+        found = asdict(self) | own | {"notes": list(self.notes)}
+        # Only where it was asked for, and where there is something to say.
+        for name in ("run", "compiled_ratio", "notes"):
+            if not found[name]:
+                del found[name]
+        return found
 
 
 def fastest(predictions: Sequence[Prediction]) -> list[Prediction]:

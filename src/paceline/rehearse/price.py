@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from paceline.cluster import Cluster
+from paceline.cluster import Cluster, Node, load_host
 from paceline.kernels.model import KernelModel
 from paceline.rehearse.conditions import Conditions
 from paceline.rehearse.layout import Layout, Stretch
@@ -24,7 +24,7 @@ from paceline.rehearse.record import Recording
 from paceline.rehearse.record_worker import Replay
 from paceline.rehearse.rules import distinct_nodes, rules_of_conditions, rules_of_node
 from paceline.rehearse.step_prices import StepPrices, price_step
-from paceline.steps import Call
+from paceline.steps import Call, Capture
 from paceline.teams.journal import BackgroundWork, Collective, Transfer
 
 R = TypeVar("R")
@@ -37,19 +37,22 @@ def call_anew(function: Callable[..., R], /, *arguments: Any, **numbers: Any) ->
 
 def price(
     recording: Recording,
-    kernel_model: KernelModel | Mapping[str, KernelModel],
+    kernel_model: KernelModel | Mapping[str, KernelModel] | StepPrices,
     cluster: Cluster | Conditions,
     *,
     jitter: float | None = None,
+    captures: Mapping[Node, Capture] | None = None,
     call: Callable[..., Any] = call_anew,
 ) -> Programs:
     """Price a recording for one cluster, or for as many as there are conditions.
 
     Args:
         recording: What the workers do.
-        kernel_model: What kernels take: on all devices, or by a device's name.
+        kernel_model: What kernels take: on all devices, or by a device's name; or what the
+            recorded step's calls were measured to take on every worker.
         cluster: A cluster whose nodes have the recorded numbers of workers, or conditions.
         jitter: How much a worker's time varies, in place of the cluster's own figure.
+        captures: The step with another batch, for kinds of node that have another one.
         call: Calls a function with arguments; a cache may know the result already.
 
     """
@@ -62,16 +65,22 @@ def price(
             slowdown=1.0 if cluster.node is None else cluster.node.slowdown,
             arithmetic=cluster.arithmetic,
             memory=cluster.memory,
-            host=cluster.host,
+            host=cluster.host
+            * (1.0 if cluster.node is None else load_host(cluster.node.host).speed),
         )
         rules = rules_of_conditions(cluster, serial=prices.serial)
         kinds = [(recording.node_sizes[0], prices, rules)]
     else:
         kinds = []
         for node, count in distinct_nodes(cluster):
-            own = kernel_model
-            own = own if isinstance(own, KernelModel) else own[node.device.name]
-            prices = call(price_step, recording.capture, own, slowdown=node.slowdown)
+            if isinstance(kernel_model, StepPrices):
+                prices = kernel_model
+            else:
+                own = kernel_model
+                own = own if isinstance(own, KernelModel) else own[node.device.name]
+                capture = (captures or {}).get(node, recording.capture)
+                host = load_host(node.host).speed
+                prices = call(price_step, capture, own, slowdown=node.slowdown, host=host)
             rules = rules_of_node(cluster, node, count, serial=prices.serial, jitter=jitter)
             kinds.append((node.workers_per_node, prices, rules))
     return Programs(roles=tuple(_roles(recording, kinds, call)), recording=recording)

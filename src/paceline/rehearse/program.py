@@ -87,6 +87,8 @@ class NodeRules:
     """How many times as long a team's collectives take while the workers compute; 1 if empty."""
     jitter: float = 0.0
     """How much a worker's time varies: its standard deviation over its mean."""
+    node_jitter: float = 0.0
+    """How much a node's time varies against the others, beside that."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -69,6 +70,7 @@ class Recording:
         """Memory that buckets and the strategy keep beside the plain training's."""
         return self.workers[self.node_sizes[0]][0].extra_bytes
 
+    @cached_property
     def communication(self) -> list[Any]:
         """What all workers communicate."""
         return [communication_of(each) for own in self.workers.values() for each in own]

@@ -8,7 +8,7 @@ optimizer do is written down.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from paceline.rehearse.choice import own_copy
-from paceline.steps import Capture
+from paceline.steps import Call, Capture
 from paceline.steps.fake_world import FakeWorld, meta_world
 from paceline.steps.recorder import Recorder
 from paceline.steps.step import Step
 from paceline.strategies import Phase, Strategy
+from paceline.teams import CollectiveName
 from paceline.teams.journal import Journal
 from paceline.teams.virtual import virtual_workers
 from paceline.train import attach
@@ -62,6 +63,7 @@ def record_worker(
     lateness: int = 0,
     readings: Sequence[float] | None = None,
     is_preview: bool = False,
+    collective: CollectiveName = "backend",
 ) -> WorkerRecording:
     """Run a strategy as one worker of a virtual cluster, around the captured step.
 
@@ -77,8 +79,14 @@ def record_worker(
         readings: What the strategy reads of the clock and hears from teams that agree; None
             watches whether that matters.
         is_preview: One period of each phase is enough, to see what it is like.
+        collective: By which algorithm teams sum and broadcast.
 
     """
+    if strategy.chooses:
+        raise ValueError(
+            f"{type(strategy).__name__} only picks one of the other strategies, not the same on "
+            "every cluster; predict() says which, and everything else takes that one"
+        )
     chosen = own_copy(strategy)
     journal = Journal(lateness=lateness, readings=readings)
     workers = virtual_workers(journal, node_sizes, node=node, index=index)
@@ -87,13 +95,14 @@ def record_worker(
         # Strategies read flags and counts: yes, somebody has sent something worth taking over.
         recorder.number_read = 1.0
         recorder.muted = True
-        _make_optimizer_state(world)
+        if not capture.evaluations:
+            _make_optimizer_state(world)
         before_bytes = recorder.live_bytes
-        pace = attach(world.model, world.optimizer, chosen, workers=workers)
+        pace = attach(world.model, world.optimizer, chosen, workers=workers, collective=collective)
         recorder.muted = False
         extra_bytes = recorder.live_bytes - before_bytes
         chain = _Chain(world.model, capture, journal)
-        _replay_optimizer(world.optimizer, Replay(chain.end, len(capture.calls)), journal)
+        _replay_optimizer(world.optimizer, capture, chain.end, journal)
         journal.take()
         steps: list[tuple[Any, ...]] = []
         phases: list[str] = []
@@ -101,9 +110,7 @@ def record_worker(
         for phase in schedule.phases:
             num_steps = _num_steps(phase, schedule.longest_period, is_preview=is_preview)
             for _ in range(num_steps):
-                world.optimizer.zero_grad()
-                chain.run()
-                world.optimizer.step()
+                _take_step(world.optimizer, chain, has_closure=bool(capture.evaluations))
                 steps.append(tuple(journal.take()))
                 phases.append(chosen.phase)
             if phase.num_steps is not None:  # the rest of the phase is like what was seen
@@ -134,14 +141,48 @@ def _make_optimizer_state(world: FakeWorld) -> None:
     world.optimizer.zero_grad()
 
 
-def _replay_optimizer(optimizer: Optimizer, replay: Replay, journal: Journal) -> None:
-    """Make an optimizer's steps the captured one; its hooks run around them as ever."""
+def _take_step(optimizer: Optimizer, chain: _Chain, *, has_closure: bool) -> None:
+    def evaluate() -> Tensor:
+        optimizer.zero_grad()
+        return chain.run()
 
-    def step(_self: Optimizer, _closure: object = None) -> None:
-        journal.append(replay)
+    if has_closure:
+        optimizer.step(evaluate)  # type: ignore[arg-type]
+    else:
+        evaluate()
+        optimizer.step()
+
+
+def _replay_optimizer(optimizer: Optimizer, capture: Capture, end: int, journal: Journal) -> None:
+    """Make an optimizer's steps the captured one; its hooks run around them as ever."""
+    # Behind each evaluation the optimizer's own calls, up to the next one.
+    starts = capture.evaluations or (0,)
+    stops = [*starts[1:], len(capture.calls)]
+    own = [Replay(start + end - starts[0], stop) for start, stop in zip(starts, stops, strict=True)]
+
+    def step(_self: Optimizer, closure: Callable[[], object] | None = None) -> None:
+        for replay in own:
+            if closure is None:
+                journal.append(replay)
+                continue
+            closure()
+            for part in _parted_at_reads(capture, replay):
+                journal.append(part)
 
     optimizer.__class__ = type("ReplayedOptimizer", (type(optimizer),), {"step": step})
     optimizer._patch_step_function()
+
+
+def _parted_at_reads(capture: Capture, replay: Replay) -> Iterator[Replay | Call]:
+    """A stretch of calls; where the host reads a number, it waits for the device."""
+    start = replay.start
+    for place in range(replay.start, replay.stop):
+        call = capture.calls[place]
+        if call.op == "_local_scalar_dense":
+            yield Replay(start, place)
+            yield call
+            start = place + 1
+    yield Replay(start, replay.stop)
 
 
 class _Chain:
@@ -151,10 +192,14 @@ class _Chain:
         parameters = dict(model.named_parameters())
         self._journal = journal
         phases = [call.phase for call in capture.calls]
+        self._start = capture.evaluations[0] if capture.evaluations else 0
         self._forward_end = phases.index("backward")
-        self.end = phases.index("optimizer") if "optimizer" in phases else len(phases)
-        """Where the captured backward pass ends."""
-        ends = [min(gradient.after_call, self.end) for gradient in capture.gradients]
+        behind = phases[self._forward_end :]
+        self.end = len(phases)
+        """Where the captured backward pass ends: the first, if there are several."""
+        if "optimizer" in behind:
+            self.end = self._forward_end + behind.index("optimizer")
+        ends = [min(self._start + each.after_call, self.end) for each in capture.gradients]
         ends[-1] = self.end
         starts = [self._forward_end, *ends[:-1]]
         self._links = [
@@ -166,14 +211,15 @@ class _Chain:
             for parameter, _ in self._links
         }
 
-    def run(self) -> None:
-        """One forward and backward pass."""
-        self._journal.append(Replay(0, self._forward_end))
+    def run(self) -> Tensor:
+        """One forward and backward pass; the loss."""
+        self._journal.append(Replay(self._start, self._forward_end))
         with _disable_current_modes():
             carrier = torch.zeros(()).requires_grad_()
             for parameter, replay in reversed(self._links):
                 carrier = _Link.apply(carrier, parameter, self._emit(replay))  # type: ignore[no-untyped-call]
         carrier.backward()  # type: ignore[no-untyped-call]
+        return carrier.detach()
 
     def _emit(self, replay: Replay) -> Callable[[Tensor], Tensor]:
         def emit(parameter: Tensor) -> Tensor:

@@ -21,7 +21,9 @@ from paceline.rehearse.timeline import Timeline, Timelines
 from paceline.steps import Capture, Step
 from paceline.strategies import Strategy
 
-_AT_ONCE = 1024  # conditions that are timed together: their arrays fit into a core's cache
+# Conditions that are timed together: their arrays fit into a cache. Where devices differ, each one
+# has an array of all kernels' times.
+_AT_ONCE, _DEVICES_AT_ONCE = 4096, 1024
 
 
 class Rehearsal:
@@ -114,7 +116,9 @@ class Rehearsal:
                 f"with another number of workers; this rehearsal has {size}."
             )
         # What a strategy does with the time is another thing under each of the conditions.
-        at_once = 1 if recording.is_time_used else _AT_ONCE
+        has_devices = np.ndim(conditions.arithmetic) or np.ndim(conditions.memory)
+        several = _DEVICES_AT_ONCE if has_devices else _AT_ONCE
+        at_once = 1 if recording.is_time_used else several
 
         def timed(part: Conditions) -> Timeline:
             def played(recording: Recording) -> Timeline:

@@ -36,7 +36,7 @@ def settle(
     for lateness in range(_MOST_LATENESS):
         recording = record(Assumptions(lateness))
         if best is not None:
-            communication = recording.communication()
+            communication = recording.communication
             if communication == before:  # who waits in the end does not ask any longer
                 break
             before = communication

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from paceline.collectives import Numbers
 from paceline.teams.journal import Collective, Transfer
 from paceline.traces.trace import Span, collective_name
@@ -20,6 +22,7 @@ class SpanLog:
             self.spans.append(Span(worker, track, name, float(start_s), float(end_s)))
 
 
+@lru_cache(maxsize=4096)
 def label(what: Collective | Transfer) -> str:
     """What a communication is called in traces and messages."""
     if isinstance(what, Collective):

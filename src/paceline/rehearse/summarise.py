@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.cluster import Cluster
+from paceline.cluster import Cluster, Host, Node, load_host
+from paceline.cluster.host import UNKNOWN_HOST
 from paceline.kernels.model import KernelModel
 from paceline.rehearse.compute import Compute, compute_cost
 from paceline.rehearse.prediction import Bottleneck, Prediction
@@ -31,6 +32,8 @@ def summarise(
     cluster: Cluster,
     *,
     samples: int | None = None,
+    captures: Mapping[Node, Capture] | None = None,
+    host: Host = UNKNOWN_HOST,
     call: Callable[..., Any] = call_anew,
 ) -> Prediction:
     """All workers of a cluster; its slowest kind of worker tells where the time goes.
@@ -40,6 +43,8 @@ def summarise(
         kernel_models: The kernel model of each device, by its name.
         cluster: The cluster.
         samples: Samples of the whole run, all epochs together; adds what the run costs.
+        captures: The step with another batch, for kinds of node that have another one.
+        host: What issues steps on nodes that do not say.
         call: Calls a function with arguments; a cache may know the result already.
 
     """
@@ -48,8 +53,11 @@ def summarise(
     kinds = []
     for node, count in distinct_nodes(cluster):
         model = kernel_models[node.device.name]
-        prices = call(price_step, capture, model, slowdown=node.slowdown)
-        kinds.append((compute_cost(capture, model, prices=prices), model, node, count))
+        issuer = host if node.host is None else load_host(node.host)
+        own = (captures or {}).get(node, capture)
+        prices = call(price_step, own, model, slowdown=node.slowdown, host=issuer.speed)
+        cost = compute_cost(own, model, host=issuer, prices=prices)
+        kinds.append((cost, model, node, count * own.batch))
     slowest, slowest_model, _, _ = max(kinds, key=lambda kind: kind[0].timeline.step_s)
     base = summarise_alone(capture, slowest_model, slowest)
     step_s = float(timeline.step_s)
@@ -57,10 +65,11 @@ def summarise(
     bottleneck: Bottleneck = "communication" if exposed_s > step_s / 2 else base.bottleneck
     # What the workers would do if nobody waited for anybody.
     unhindered_per_s = sum(
-        count * node.workers_per_node * capture.batch / alone.timeline.step_s
-        for alone, _, node, count in kinds
+        node.workers_per_node * node_samples / alone.timeline.step_s
+        for alone, _, node, node_samples in kinds
     )
-    throughput_per_s = cluster.num_workers * capture.batch / step_s
+    num_samples = sum(node.workers_per_node * node_samples for _, _, node, node_samples in kinds)
+    throughput_per_s = num_samples / step_s
     found = replace(
         base,
         device=", ".join(dict.fromkeys(node.device.name for node in cluster.node_kinds)),
@@ -130,6 +139,7 @@ def summarise_alone(
         extrapolated=kernel_model.is_carried,
         uncertainty=alone.uncertainty,
         warnings=alone.warnings,
+        notes=alone.notes,
     )
     if samples is None:
         return found

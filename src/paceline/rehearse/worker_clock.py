@@ -21,15 +21,23 @@ class WorkerClock:
     """Of the node's time against the other nodes."""
     step_deviation: Numbers = 0.0
     """Of this step so far: within a step a worker is slow or fast, steps are independent."""
+    node_step_deviation: Numbers = 0.0
+    """The same of the node."""
 
     @property
     def variance(self) -> Numbers:
         """Of the worker's time, this step included."""
         return self.own_variance + self.step_deviation**2
 
+    @property
+    def variance_of_node(self) -> Numbers:
+        """Of the node's time, this step included."""
+        return self.node_variance + self.node_step_deviation**2
+
     def end_step(self) -> None:
         """What comes next varies independently."""
         self.own_variance, self.step_deviation = self.variance, 0.0
+        self.node_variance, self.node_step_deviation = self.variance_of_node, 0.0
 
     @property
     def ready_s(self) -> Numbers:
@@ -44,4 +52,4 @@ class WorkerClock:
 
     def copy(self) -> WorkerClock:
         """Where the background begins that the worker starts now."""
-        return WorkerClock(self.host_s, self.device_s, self.variance, self.node_variance)
+        return WorkerClock(self.host_s, self.device_s, self.variance, self.variance_of_node)

@@ -7,12 +7,14 @@ kernels (a convolution's backward pass) becomes several; what only changes metad
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from paceline.steps.kernel import Kernel, Operand
+from paceline.steps.recurrent import MODES
 
 _DTYPES = {
     torch.float64: "f64",
@@ -73,8 +75,16 @@ _ATTENTION_BACKWARD = {f"{name}_backward" for name in _ATTENTION}
 _BATCH_NORM = {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"}
 _BATCH_NORM_BACKWARD = {f"{name}_backward" for name in _BATCH_NORM}
 
-# Multiplications that a GPU may run in TF32 when its tensors are float32.
-_CONVOLUTIONS = ("convolution", "convolution_backward_data", "convolution_backward_weight")
+_RECURRENT = {"_cudnn_rnn": "recurrent", "_cudnn_rnn_backward": "recurrent_backward"}
+
+# Multiplications that a GPU may run in TF32 when its tensors are float32: cuDNN's by default.
+_CUDNN = (
+    "convolution",
+    "convolution_backward_data",
+    "convolution_backward_weight",
+    "recurrent",
+    "recurrent_backward",
+)
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "attention", "attention_backward")
 
 
@@ -91,6 +101,7 @@ def operand(tensor: Tensor) -> Operand:
     return Operand(name, shape, None if _is_contiguous(shape, strides) else strides)
 
 
+@lru_cache(maxsize=4096)
 def op_name(func: Any) -> str:
     """``aten.add.Tensor`` is ``add.Tensor``, ``aten.relu.default`` is ``relu``."""
     return str(func).removeprefix("aten.").removesuffix(".default")
@@ -101,9 +112,9 @@ def kernels_of(
 ) -> tuple[Kernel, ...]:
     """The kernels that a call runs; none if it only makes a view or reads metadata."""
     name = op_name(func)
-    outputs = _tensors(result)
     if name in _FREE or func.is_view:
         return ()
+    outputs = _tensors(result)
     if name in _ATTENTION:
         kernel = _attention("attention", _by_name(func, args, kwargs), outputs[:1])
         return (_with_math(kernel, precision),)
@@ -114,8 +125,13 @@ def kernels_of(
         return (_batch_norm(args, outputs),)
     if name in _BATCH_NORM_BACKWARD:
         return (_batch_norm_backward(name, args, outputs),)
+    if name in _RECURRENT:
+        kernel = _recurrent(_RECURRENT[name], _by_name(func, args, kwargs), outputs[:1])
+        return (_with_math(kernel, precision),)
     if name == "convolution_backward":
         return _convolution_backward(args, precision)
+    if name == "_safe_softmax":
+        return _safe_softmax(operand(args[0]), int(args[1]), outputs[0])
     kernel = Kernel(name, _canonical_args(name, args, kwargs), outputs=outputs)
     if not any(each.numel for each in (*kernel.operands, *outputs)):
         return ()
@@ -123,8 +139,8 @@ def kernels_of(
 
 
 def _with_math(kernel: Kernel, precision: str) -> Kernel:
-    """Mark what runs on tensor cores in TF32: convolutions by default, products if asked for."""
-    multiplies = (*_CONVOLUTIONS, *_PRODUCTS) if precision == "tf32" else _CONVOLUTIONS
+    """Mark what runs on tensor cores in TF32: cuDNN's calls by default, products if asked for."""
+    multiplies = (*_CUDNN, *_PRODUCTS) if precision == "tf32" else _CUDNN
     if kernel.op not in multiplies or kernel.operands[0].dtype != "f32":
         return kernel
     return Kernel(kernel.op, kernel.args, "tf32", kernel.outputs)
@@ -191,6 +207,41 @@ def _attention(name: str, values: dict[str, Any], outputs: tuple[Operand, ...]) 
             bool(values.get("is_causal", False)),
         ),
         outputs=outputs,
+    )
+
+
+_KIND_OF_MODE = {mode: kind for kind, mode in MODES.items()}
+
+
+def _recurrent(name: str, values: dict[str, Any], outputs: tuple[Operand, ...]) -> Kernel:
+    """(input, kind, width, projected to, layers, biases, batch first, dropout, two directions)."""
+    return Kernel(
+        name,
+        (
+            operand(values["input"]),
+            _KIND_OF_MODE[values["mode"]],
+            int(values["hidden_size"]),
+            int(values["proj_size"]),
+            int(values["num_layers"]),
+            values["weight_stride0"] > 2,
+            bool(values["batch_first"]),
+            values["dropout"] > 0,
+            bool(values["bidirectional"]),
+        ),
+        outputs=outputs,
+    )
+
+
+def _safe_softmax(scores: Operand, dim: int, made: Operand) -> tuple[Kernel, ...]:
+    """A softmax, and zeros for the rows that are masked altogether: four kernels on CUDA."""
+    rows = tuple(1 if i == dim % len(made.shape) else n for i, n in enumerate(made.shape))
+    masked, masked_rows = Operand("b8", made.shape), Operand("b8", rows)
+    zero = Operand(made.dtype, ())
+    return (
+        Kernel("_softmax", (scores, dim, False), outputs=(made,)),
+        Kernel("eq.Scalar", (scores, 0.5), outputs=(masked,)),
+        Kernel("all.dim", (masked, dim, True), outputs=(masked_rows,)),
+        Kernel("where.self", (masked_rows, zero, made), outputs=(made,)),
     )
 
 

@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
 
 from paceline.steps.canonical import op_name
+from paceline.steps.closure import closure_step, requires_closure
 from paceline.steps.fake_world import FakeWorld, fake_world
 from paceline.steps.kernel import Kernel
-from paceline.steps.recorder import Call, Recorder, rounded_bytes
+from paceline.steps.recorder import Call, Flow, Recorder, rounded_bytes
 from paceline.steps.step import AUTOCAST_DTYPES, Step
 from paceline.steps.tensors import tensors_in
 
@@ -60,9 +61,12 @@ class Capture:
     memory: StepMemory
     num_parameters: int
     num_modules: int
-    """Calls of modules in the forward pass: what Python adds on the host."""
+    """Calls of modules in forward passes: what Python adds on the host."""
     num_autograd_functions: int
-    """Functions of the autograd graph, each called once in the backward pass."""
+    """Functions of the autograd graphs, each called once in a backward pass."""
+    evaluations: tuple[int, ...] = ()
+    """Of an optimizer that evaluates the loss itself, as L-BFGS does: the places in ``calls`` where
+    a forward and a backward pass begin. The gradients are those of the first."""
 
     def kernels(self) -> Iterator[Kernel]:
         """Every kernel in the order of the calls."""
@@ -84,13 +88,29 @@ def capture_step(step: Step) -> Capture:
     Raises:
         ValueError: The model cannot run on the batch, or reads values, which fakes do not have.
     """
+    return _capture(step, None)
+
+
+def capture_with_flow(step: Step) -> tuple[Capture, tuple[Flow, ...]]:
+    """Capture a step, and say of every call what it reads and writes.
+
+    Args:
+        step: What is trained. It is not changed.
+    """
+    flows: list[Flow] = []
+    return _capture(step, flows), tuple(flows)
+
+
+def _capture(step: Step, flows: list[Flow] | None) -> Capture:
     autocast = AUTOCAST_DTYPES.get(step.precision)
     with fake_world(step) as world:
         calls: list[Call] = []
-        recorder = Recorder(step.precision, calls)
+        recorder = Recorder(step.precision, calls, flows=flows)
         recorder.adopt(world.standing_tensors())
         gradients: list[GradientReady] = []
-        with recorder, _counted_modules(recorder), _ready_gradients(world, gradients, calls):
+        watched = _ready_gradients(world, gradients, calls)
+        told = nullcontext() if flows is None else _known_model(recorder, world.model)
+        with recorder, _counted_modules(recorder), told, watched:
             casts = torch.autocast("cpu", dtype=autocast) if autocast else nullcontext()
             with _errors_in_words(step):
                 with casts:
@@ -99,11 +119,16 @@ def capture_step(step: Step) -> Capture:
                 recorder.phase = "backward"
                 loss.backward()  # type: ignore[no-untyped-call]
             del loss
-            recorder.phase = "optimizer"
+            recorder.phase, recorder.in_model = "optimizer", False
+            evaluations: tuple[int, ...] = ()
             with _optimizer_in_words(world.optimizer):
-                optimizer_bytes = _first_optimizer_step(world.optimizer, recorder)
-                world.optimizer.step()
-        facts = _Facts(recorder.num_modules, num_autograd_functions, optimizer_bytes)
+                if requires_closure(world.optimizer):
+                    evaluations = closure_step(world.optimizer, recorder, calls)
+                    optimizer_bytes = _state_bytes(world.optimizer)
+                else:
+                    optimizer_bytes = _first_optimizer_step(world.optimizer, recorder)
+                    world.optimizer.step()
+        facts = _Facts(recorder.num_modules, num_autograd_functions, optimizer_bytes, evaluations)
         return _finish(step, world, calls, gradients, facts)
 
 
@@ -112,6 +137,7 @@ class _Facts:
     num_modules: int
     num_autograd_functions: int
     optimizer_bytes: int
+    evaluations: tuple[int, ...]
 
 
 def _finish(
@@ -144,8 +170,9 @@ def _finish(
             batch_bytes=sum(map(rounded_bytes, tensors_in((world.inputs, world.targets)))),
         ),
         num_parameters=sum(parameter.numel() for parameter in parameters),
-        num_modules=facts.num_modules,
-        num_autograd_functions=facts.num_autograd_functions,
+        num_modules=facts.num_modules * max(1, len(facts.evaluations)),
+        num_autograd_functions=facts.num_autograd_functions * max(1, len(facts.evaluations)),
+        evaluations=facts.evaluations,
     )
 
 
@@ -154,9 +181,12 @@ def _first_optimizer_step(optimizer: Optimizer, recorder: Recorder) -> int:
     recorder.muted = True
     optimizer.step()
     recorder.muted = False
-    state = list(tensors_in(list(optimizer.state.values())))
-    recorder.adopt(state)
-    return sum(map(rounded_bytes, state))
+    recorder.adopt(tensors_in(list(optimizer.state.values())))
+    return _state_bytes(optimizer)
+
+
+def _state_bytes(optimizer: Optimizer) -> int:
+    return sum(map(rounded_bytes, tensors_in(list(optimizer.state.values()))))
 
 
 def _count_autograd_functions(loss: Tensor) -> int:
@@ -176,6 +206,26 @@ def _counted_modules(recorder: Recorder) -> Iterator[None]:
         recorder.num_modules += 1
 
     handle = register_module_forward_pre_hook(count)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def _known_model(recorder: Recorder, model: nn.Module) -> Iterator[None]:
+    """Say which calls are the model's: up to its output, and from its output's gradient on."""
+
+    def enter(*_: Any) -> None:
+        recorder.in_model = True
+
+    def leave(_module: Any, _inputs: Any, output: Any) -> None:
+        recorder.in_model = False
+        for tensor in tensors_in(output):
+            if tensor.grad_fn is not None:
+                tensor.register_hook(enter)  # type: ignore[no-untyped-call]
+
+    handle = model.register_forward_hook(leave)
     try:
         yield
     finally:
@@ -234,5 +284,5 @@ def _optimizer_in_words(optimizer: Optimizer) -> Iterator[None]:
         sentence = " ".join(str(problem).split())[:300]
         raise ValueError(
             f"{type(optimizer).__name__} cannot be captured: {sentence}; take an optimizer whose "
-            "step() needs no arguments."
+            "step() needs no arguments but a closure."
         ) from problem

@@ -3,8 +3,8 @@
 Fake tensors need a device that the build knows, so a step is captured on the CPU. Four things
 then differ from what a GPU runs, and are put right here, at the level where PyTorch decides them:
 autocast's list of operators that want float32 (CUDA has a long one, the CPU nearly none), dropout
-(one fused kernel on CUDA), attention (always a fused kernel on CUDA) and recurrent layers (one call
-of cuDNN's, which is captured as the products and gates that it does).
+(one fused kernel on CUDA), attention (a fused kernel on CUDA wherever there is one for it) and
+recurrent layers (one call of cuDNN's, in :mod:`paceline.steps.recurrent`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from paceline.steps.recurrent import use_cudnn_layers
 
 # What CUDA autocasts to float32 and the CPU does not (PyTorch's "Autocast Op Reference", and its
 # aten/src/ATen/autocast_mode.h).
@@ -41,7 +43,7 @@ _FLOAT32_DTYPE_OPS = (
 # What the CPU widens to the widest of its operands, and CUDA's kernels take as they are.
 _UNCAST_OPS = ("cat", "stack")
 _LOW = (torch.bfloat16, torch.float16)
-_RECURRENT_OPS = ("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input")
+_MOST_FUSED_WIDTH = 256  # of a head, in half precision: cuDNN's and flash attention's limit
 
 
 @contextmanager
@@ -51,8 +53,7 @@ def cuda_like(*, autocast: bool) -> Iterator[None]:
     try:
         library.impl("dropout", _dropout, "AutogradCPU")  # type: ignore[no-untyped-call]
         library.impl("scaled_dot_product_attention", _attention, "AutogradCPU")  # type: ignore[no-untyped-call]
-        for name in _RECURRENT_OPS:
-            library.impl(name, _unrolled(_overload(name)), "AutogradCPU")  # type: ignore[no-untyped-call]
+        use_cudnn_layers(library)
         if autocast:
             for name in filter(_is_left_alone, _FLOAT32_OPS):
                 library.impl(name, _in_float32(_overload(name)), "AutocastCPU")  # type: ignore[no-untyped-call]
@@ -137,38 +138,6 @@ def _dropout(tensor: Tensor, p: float, train: bool) -> Tensor:
     return torch.native_dropout(tensor, p, True)[0]
 
 
-def _unrolled(op: Any) -> Callable[..., Any]:
-    """PyTorch's own recurrence: one product of all inputs, then product and gates step by step."""
-
-    key = torch._C.DispatchKey.CompositeImplicitAutograd
-
-    def run(*args: Any) -> Any:
-        if torch.is_autocast_enabled("cpu"):
-            # As autocast does for cuDNN: once for the whole layer, not step by step.
-            args = _cast(args, torch.get_autocast_dtype("cpu"))
-        with _without_onednn(), torch.autocast("cpu", enabled=False):
-            return op._op_dk(key, *args)
-
-    return run
-
-
-@contextmanager
-def _without_onednn() -> Iterator[None]:
-    """Else the CPU's LSTM is one opaque operator of oneDNN's."""
-    was_enabled = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(was_enabled)
-
-
-def _cast(value: Any, dtype: torch.dtype) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(dtype)
-    return [_cast(each, dtype) for each in value] if isinstance(value, list | tuple) else value
-
-
 def _attention(
     query: Tensor,
     key: Tensor,
@@ -180,7 +149,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    if query.dim() != 4 or query.dtype == torch.float64:
+    if not _is_fused(query, key, attn_mask, is_causal=is_causal, is_grouped=enable_gqa):
         math_path = torch.ops.aten._scaled_dot_product_attention_math.default
         result: Tensor = math_path(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -206,6 +175,33 @@ def _attention(
         return output
     biased: Tensor = _LearnedBias.apply(output, learned)  # type: ignore[no-untyped-call]
     return biased
+
+
+def _is_fused(
+    query: Tensor, key: Tensor, mask: Tensor | None, *, is_causal: bool, is_grouped: bool
+) -> bool:
+    """Whether CUDA has one kernel for it; otherwise the scores are tensors of their own.
+
+    What `torch._fused_sdp_choice` answered on an H200 (PyTorch 2.11) for 2,376 combinations of
+    dtype, width, mask, grouped queries, dropout and lengths.
+    """
+    width, full = query.shape[-1], (*query.shape[:-1], key.shape[-2])
+    is_learned = mask is not None and mask.requires_grad
+    if query.dim() != 4 or query.dtype == torch.float64:
+        return False
+    # Seen in the memory of T5, whose bias is the same for all samples: not fused there.
+    if mask is not None and is_learned and mask.shape != full:
+        return False
+    if query.dtype == torch.float32:  # memory-efficient attention alone
+        return not is_grouped and width % 4 == 0
+    if is_learned:  # likewise
+        return not is_grouped and width % 8 == 0
+    is_aligned = width % 8 == 0 and width <= _MOST_FUSED_WIDTH
+    if mask is None:  # flash attention pads what cuDNN's does not take
+        return is_aligned or (
+            width <= _MOST_FUSED_WIDTH and not (is_causal and query.shape[-2] != key.shape[-2])
+        )
+    return is_aligned
 
 
 class _LearnedBias(torch.autograd.Function):

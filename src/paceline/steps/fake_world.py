@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import Optimizer
 
+from paceline.steps.closure import remade, requires_closure
 from paceline.steps.cuda_like import cuda_like
 from paceline.steps.step import AUTOCAST_DTYPES, Step
 from paceline.steps.tensors import map_tensors, tensors_in
@@ -55,6 +56,9 @@ class FakeWorld:
                 raise ValueError(
                     "The step's optimizer holds parameters that the step's model does not have."
                 )
+        if requires_closure(step.optimizer):
+            own = [p for group in step.optimizer.param_groups for p in group["params"]]
+            return remade(step.optimizer, [memo[id(parameter)] for parameter in own])
         for state in step.optimizer.state.values():
             for value in tensors_in(state):
                 memo[id(value)] = _fake(value, step, self._device)

@@ -32,6 +32,7 @@ def capture_to_dict(capture: Capture) -> dict[str, Any]:
             for c in capture.calls
         ],
         "gradients": [[g.parameter, g.num_bytes, g.after_call] for g in capture.gradients],
+        "evaluations": capture.evaluations,
     }
 
 
@@ -54,4 +55,5 @@ def capture_from_dict(values: Any) -> Capture:
         num_parameters=values["num_parameters"],
         num_modules=values["num_modules"],
         num_autograd_functions=values["num_nodes"],
+        evaluations=tuple(values.get("evaluations", ())),
     )

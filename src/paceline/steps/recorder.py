@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -15,9 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from paceline.cluster.device import Precision
-from paceline.steps.canonical import kernels_of, op_name
+from paceline.steps.canonical import kernels_of, op_name, operand
 from paceline.steps.cuda_like import cuda_like
-from paceline.steps.kernel import Kernel
+from paceline.steps.kernel import Kernel, Operand
 from paceline.steps.step import AUTOCAST_DTYPES
 from paceline.steps.tensors import tensors_in
 
@@ -39,6 +40,25 @@ class Call:
     """Tensors among its arguments: what a foreach operator's dispatch depends on."""
 
 
+class Access(NamedTuple):
+    """A tensor that a call reads or writes: which contents of which storage, and how much of it."""
+
+    value: tuple[int, int]
+    """The storage's number, and how many times it had been written in place."""
+    offset: int
+    operand: Operand
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What one call reads and writes."""
+
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+    in_model: bool = True
+    """Whether the model made it, forward or backward, and not the loss or the optimizer."""
+
+
 class CallSink(Protocol):
     """What takes the calls, one after another: a list, or a journal."""
 
@@ -49,21 +69,29 @@ class CallSink(Protocol):
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records every call, and which storages live while it runs."""
 
-    def __init__(self, precision: str, calls: CallSink) -> None:
+    def __init__(self, precision: str, calls: CallSink, *, flows: list[Flow] | None = None) -> None:
+        """``flows`` is given one flow for every call."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase: Phase = "forward"
         self.calls = calls
         self.num_modules = 0
         self.live_bytes = 0
         self.muted = False
+        self.in_model = True
         self.number_read = 0.5
         """What reading a fake's number gives in the optimizer's phase.
 
         Adam reads its step count, Adagrad too, and NAdam a product of factors below one: any
         number between 0 and 1 leads the same way.
         """
+        self.answers: Iterator[Any] | None = None
+        """What reading fakes' numbers gives instead, one after another."""
         self._precision = precision
         self._storages: dict[int, weakref.ref[Any]] = {}
+        self._flows = flows
+        self._numbers: dict[int, int] = {}
+        self._num_storages = 0
+        self._num_writes: Counter[int] = Counter()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -72,6 +100,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten._local_scalar_dense.default and self.phase == "optimizer":
             if not self.muted:
                 self.calls.append(Call(op_name(func), self.phase, (), self.live_bytes, 1))
+                if self._flows is not None:
+                    self._flows.append(Flow((), ()))
             return self._plausible_value(args[0])
         if func is torch.ops.aten.rand.default and math.prod(args[0]) == 1:
             result: Any = _mean_of_random(args[0])
@@ -84,6 +114,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.calls.append(
                 Call(op_name(func), self.phase, kernels, self.live_bytes, num_tensors)
             )
+            if self._flows is not None:
+                self._flows.append(self._flow(func, args, kwargs, result))
         return result
 
     def adopt(self, tensors: Any) -> None:
@@ -102,8 +134,38 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.live_bytes += num_bytes
             self._storages[key] = weakref.ref(storage, self._freed(key, num_bytes))
 
+    def _flow(self, func: Any, args: Any, kwargs: Any, result: Any) -> Flow:
+        given = list(tensors_in((args, kwargs)))
+        reads = tuple(map(self._access, given))
+        changed = [
+            each
+            for argument, value in zip(func._schema.arguments, args, strict=False)
+            if argument.alias_info is not None and argument.alias_info.is_write
+            for each in tensors_in(value)
+        ]
+        for each in changed:
+            self._num_writes[self._number(each)] += 1
+        own = {self._number(each) for each in given}
+        made = [each for each in tensors_in(result) if self._number(each) not in own]
+        return Flow(reads, tuple(map(self._access, (*changed, *made))), self.in_model)
+
+    def _number(self, tensor: Tensor) -> int:
+        key = tensor.untyped_storage()._cdata
+        if key not in self._numbers:
+            self._num_storages += 1
+            self._numbers[key] = self._num_storages
+        return self._numbers[key]
+
+    def _access(self, tensor: Tensor) -> Access:
+        number = self._number(tensor)
+        value = (number, self._num_writes[number])
+        return Access(value, int(tensor.storage_offset()), operand(tensor))
+
     def _plausible_value(self, tensor: Tensor) -> float | int | bool:
         """What reading a fake gives: yes, one, or the number that is to be read."""
+        if self.answers is not None:
+            answer: float | int | bool = next(self.answers)
+            return answer
         if tensor.dtype == torch.bool:
             return True
         return self.number_read if tensor.is_floating_point() else 1
@@ -112,6 +174,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def forget(_: Any) -> None:
             self.live_bytes -= num_bytes
             self._storages.pop(key, None)
+            self._numbers.pop(key, None)  # an address is used again, a number is not
 
         return forget
 

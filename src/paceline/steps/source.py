@@ -31,6 +31,11 @@ OPTIMIZERS: dict[str, OptimizerMaker] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
     "adam": lambda parameters: torch.optim.Adam(parameters),
     "adamw": lambda parameters: torch.optim.AdamW(parameters),
+    # One iteration per step, its line search included.
+    "lbfgs": lambda parameters: torch.optim.LBFGS(
+        parameters, max_iter=1, history_size=10, line_search_fn="strong_wolfe"
+    ),
+    "rprop": lambda parameters: torch.optim.Rprop(parameters),
 }
 """The optimizers that a step can name."""
 
@@ -62,8 +67,9 @@ def load_step(
             own precision, unless that is fp32.
         memory_format: ``"contiguous"`` or ``"channels_last"``. A :class:`Step` in channels-last
             format keeps it.
-        optimizer: ``"sgd"`` (with momentum), ``"adam"`` or ``"adamw"``; by default AdamW for a text
-            model of the zoo, and SGD for others.
+        optimizer: ``"sgd"`` (with momentum), ``"adam"``, ``"adamw"``, ``"rprop"`` or ``"lbfgs"``
+            (one iteration with its line search); by default AdamW for a text model of the zoo, and
+            SGD for others.
         input_shape: The shape of one sample, for an ``nn.Module`` of your own.
         num_classes: The number of classes, for an ``nn.Module`` of your own.
         device: Where the model and the batch are. On ``"meta"`` they take no memory; on another

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 
 from paceline.strategies.equality import take_over
@@ -10,28 +13,45 @@ from paceline.strategies.replica import Replica
 from paceline.teams import Pending, Team
 
 
-def start_buffers(replica: Replica, team: Team) -> list[tuple[Pending, FlatLayout, torch.Tensor]]:
+def start_buffers(replica: Replica, team: Team) -> list[tuple[Pending, Callable[[], None]]]:
     """Begin to make the floating-point buffers of a team's members equal.
 
-    Each result is there when its pending is done; it must then be unpacked.
+    Each result is there when its pending is done; it must then be unpacked by the function.
     """
-    started = []
+    started: list[tuple[Pending, Callable[[], None]]] = []
     for layout in replica.buffer_layouts():
         flat = layout.pack()
-        is_mean = replica.buffer_mode == "mean"
-        pending = team.all_reduce(flat, "mean") if is_mean else team.broadcast(flat, 0)
-        started.append((pending, layout, flat))
+        if replica.buffer_mode != "mean":
+            started.append((team.broadcast(flat, 0), partial(layout.unpack, flat)))
+        elif replica.weight is None:
+            started.append((team.all_reduce(flat, "mean"), partial(layout.unpack, flat)))
+        else:
+            weighted = _weighted(flat, replica.weight)
+            unpack = partial(_unpack_weighted, layout, weighted)
+            started.append((team.all_reduce(weighted, "mean"), unpack))
     return started
 
 
-def contribution(flat: torch.Tensor, *, is_heard: bool, weight: int = 1) -> torch.Tensor:
+def _weighted(flat: torch.Tensor, weight: float) -> torch.Tensor:
+    """Values times their weight; the weight behind them."""
+    own = torch.cat([flat, flat.new_ones(1)])
+    return own.mul_(weight) if weight else own.zero_()
+
+
+def _unpack_weighted(layout: FlatLayout, summed: torch.Tensor) -> None:
+    layout.unpack(summed[:-1] / summed[-1])
+
+
+def contribution(
+    flat: torch.Tensor, *, is_heard: bool, weight: float | torch.Tensor = 1
+) -> torch.Tensor:
     """Buffers for a sum; behind them, the weight of each value that is in the sum, else 0.
 
     Values that are not finite are not in it: they are broken, or the -inf of a mask.
     """
     counts = flat.isfinite() & is_heard
     summands = torch.cat([flat.where(counts, torch.zeros_like(flat)), counts.to(flat.dtype)])
-    return summands if weight == 1 else summands.mul_(weight)
+    return summands if isinstance(weight, int) and weight == 1 else summands.mul_(weight)
 
 
 def mean_of_contributions(summed: torch.Tensor) -> torch.Tensor:

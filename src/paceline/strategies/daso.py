@@ -48,7 +48,8 @@ class Daso(Periodic):
         rate_bytes_per_s: The most that an exchange may send per second, to leave the link to
             others.
         weighting: What counts in an average: "workers" weights each node by its number of workers,
-            as one large batch would; with "nodes" all nodes count alike.
+            or by the samples that it has trained on since the last average where batches are
+            unequal, as one large batch would; with "nodes" all nodes count alike.
 
     """
 

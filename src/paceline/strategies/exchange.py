@@ -45,6 +45,7 @@ class Exchange:
         step: int,
         rate_bytes_per_s: float | None,
         weights: Sequence[int],
+        trained: float | torch.Tensor = 1.0,
     ) -> None:
         self.fragment = fragment
         self.step = step
@@ -56,16 +57,16 @@ class Exchange:
         self.buffers_sent = [layout.pack() for layout in replica.buffer_layouts()]
         self.buffers = [torch.empty_like(flat) for flat in self.buffers_sent]
         """Become the average over the representatives of all nodes."""
-        self.weights = torch.ones(workers.num_nodes, device=replica.device)
+        self.is_measured = isinstance(trained, torch.Tensor)
+        """Whether nodes also count by what they have trained on, which each knows of itself."""
+        # Counts of nodes or workers are exact in any type, what they have trained on is not.
+        precision = torch.float64 if self.is_measured else torch.float32
+        self.weights = torch.ones(workers.num_nodes, dtype=precision, device=replica.device)
         """What each node counts in the average; 0 where its values were refused."""
-        self._own_weight = weights[workers.node_index]
-        self._weights_across = weights
-        if max(weights) > 1:
-            # A team's members are numbered by their ranks, which need not be in the nodes' order.
-            ranks = [of_node[representative] for of_node in workers.ranks_by_node]
-            self._weights_across = [
-                weight for _, weight in sorted(zip(ranks, weights, strict=True))
-            ]
+        self._own_weight: float | torch.Tensor = weights[workers.node_index]
+        self._weights: Sequence[float] = weights
+        if self.is_measured:
+            self._own_weight = self._own_weight * trained
         self._buffer_mode = replica.buffer_mode
         self._workers = workers
         self._representative = representative
@@ -90,6 +91,7 @@ class Exchange:
         exchange.buffers_sent = [copied(flat) for flat in state["buffers_sent"]]
         exchange.buffers = [copied(flat) for flat in state["buffers"]]
         exchange.weights = copied(state["healthy"])
+        exchange.is_measured = state["is_measured"]
         exchange._workers = workers
         exchange._pending = None
         return exchange
@@ -104,6 +106,7 @@ class Exchange:
             "buffers_sent": self.buffers_sent,
             "buffers": self.buffers,
             "healthy": self.weights,
+            "is_measured": self.is_measured,
         }
 
     def wait(self) -> None:
@@ -117,9 +120,9 @@ class Exchange:
         return self._pending is None or self._pending.done()
 
     @property
-    def total_weight(self) -> int:
+    def total_weight(self) -> float:
         """What the nodes that are in the average count together; 0 if there is none."""
-        return int(self.weights.sum().item())
+        return float(self.weights.sum().item())
 
     def num_healthy(self) -> int:
         """How many nodes are in the average."""
@@ -153,19 +156,27 @@ class Exchange:
     def _talk_across(self, is_healthy: bool) -> None:
         across = self._workers.background.across
         self.weights.zero_()
-        self.weights[self._workers.node_index] = float(is_healthy * self._own_weight)
+        self.weights[self._workers.node_index] = float(is_healthy) * self._own_weight
         across.all_reduce(self.weights, "sum").wait()
-        total = max(1, self.total_weight)
+        total = self.total_weight or 1.0
+        weights = self._by_rank(self.weights.tolist() if self.is_measured else self._weights)
         for wire, flat in zip(self.fragment.wires, self.mean, strict=True):
             for index in range(len(wire.chunks)):
                 start_s, before = self._workers.clock(), across.bytes_handed
-                wire.average(flat, index, across, total, self._weights_across)
+                wire.average(flat, index, across, total, weights)
                 self._keep_rate(across.bytes_handed - before, start_s)
         for sent, flat in zip(self.buffers_sent, self.buffers, strict=True):
             is_heard = self._are_own_buffers_heard(is_healthy)
             summed = contribution(sent, is_heard=is_heard, weight=self._own_weight)
             across.all_reduce(summed, "sum").wait()
             flat.copy_(mean_of_contributions(summed))
+
+    def _by_rank(self, weights: Sequence[float]) -> Sequence[float]:
+        """Weights of the nodes in the order of the team's members, which their ranks number."""
+        if len(set(weights)) == 1:
+            return weights
+        ranks = [of_node[self._representative] for of_node in self._workers.ranks_by_node]
+        return [weight for _, weight in sorted(zip(ranks, weights, strict=True))]
 
     def _are_own_buffers_heard(self, is_healthy: bool) -> bool:
         """Whether this node's buffers are in the average: a sick node's are not."""

@@ -21,7 +21,8 @@ class LocalSgd(Periodic):
         rate_bytes_per_s: The most that an exchange may send per second, to leave the link to
             others.
         weighting: What counts in an average: "workers" weights each node by its number of workers,
-            as one large batch would; with "nodes" all nodes count alike.
+            or by the samples that it has trained on since the last average where batches are
+            unequal, as one large batch would; with "nodes" all nodes count alike.
 
     """
 
@@ -56,7 +57,8 @@ class PostLocalSgd(LocalSgd):
         rate_bytes_per_s: The most that an exchange may send per second, to leave the link to
             others.
         weighting: What counts in an average: "workers" weights each node by its number of workers,
-            as one large batch would; with "nodes" all nodes count alike.
+            or by the samples that it has trained on since the last average where batches are
+            unequal, as one large batch would; with "nodes" all nodes count alike.
 
     """
 
@@ -106,5 +108,6 @@ class PostLocalSgd(LocalSgd):
         """Every ``period`` steps, counted from the end of the synchronous ones."""
         if self.step <= self.sync_steps:
             self._last_starts[fragment] = self.step
+            self.begin_tally(fragment)
             return False
         return super().is_due(fragment)

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+
+
+class OuterOptimizer(Protocol):
+    """What :meth:`Periodic.make_outer` returns: one for each flat tensor of parameters."""
+
+    def step(self, mean: torch.Tensor) -> torch.Tensor:
+        """The new agreed value, from the nodes' average; a tensor of its own."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs; the last agreed value is named ``anchor``."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned."""
 
 
 class OuterNesterov:

@@ -18,7 +18,7 @@ from paceline.strategies.buffers import merge_buffers, replace_buffers, settle_b
 from paceline.strategies.exchange import Exchange, Fragment
 from paceline.strategies.layout import FlatLayout
 from paceline.strategies.merge import MergeName, merge, share_kept
-from paceline.strategies.outer import OuterNesterov
+from paceline.strategies.outer import OuterOptimizer
 from paceline.strategies.replica import Replica
 from paceline.strategies.schedule import Phase, Schedule
 from paceline.strategies.strategy import Strategy
@@ -26,6 +26,9 @@ from paceline.strategies.wire import WireName, make_wire
 from paceline.teams import Pending, Team, Workers
 
 Weighting = Literal["workers", "nodes"]
+
+_LEAST_WEIGHT = 1e-9
+"""Of a node that has trained on nothing since the last exchange."""
 
 
 class Periodic(Strategy):
@@ -37,7 +40,8 @@ class Periodic(Strategy):
         rate_bytes_per_s: The most that an exchange may send per second, to leave the link to
             others.
         weighting: What counts in an average: "workers" weights each node by its number of workers,
-            as one large batch would; with "nodes" all nodes count alike.
+            or by the samples that it has trained on since the last average where batches are
+            unequal, as one large batch would; with "nodes" all nodes count alike.
 
     """
 
@@ -83,6 +87,9 @@ class Periodic(Strategy):
         """What each node counts in an average; 1 where all count alike."""
         self._num_exchanges = 0
         self._last_starts = [self._first_offset(i) for i in range(self.num_fragments)]
+        none: tuple[int, float | torch.Tensor] = (0, 0.0)
+        self._tallies = [none] * self.num_fragments
+        """Of each fragment: the replica's counts of batches when its last exchange started."""
         self._in_flight: dict[int, Exchange] = {}
         self._is_settled = True
         self._make_fragments()
@@ -94,7 +101,7 @@ class Periodic(Strategy):
 
     def _make_fragments(self) -> None:
         self.fragments = []
-        self.outers: list[list[OuterNesterov]] = []
+        self.outers: list[list[OuterOptimizer]] = []
         for layouts in self.replica.fragments(self.num_fragments):
             flats = [layout.pack() for layout in layouts]
             wires = [
@@ -113,7 +120,7 @@ class Periodic(Strategy):
         """Fragments take turns: each starts its share of a period after the one before."""
         return -(self.period - (fragment + 1) * self.period // self.num_fragments)
 
-    def make_outer(self, values: torch.Tensor) -> OuterNesterov | None:
+    def make_outer(self, values: torch.Tensor) -> OuterOptimizer | None:
         """The outer optimizer of a flat tensor of parameters, if the strategy has one."""
         return None
 
@@ -148,23 +155,45 @@ class Periodic(Strategy):
         self._last_starts[index] = self.step
         # The turn at the front: each local index carries an exchange, then the next one does.
         turn = self._num_exchanges % self.workers.num_shared_indices
-        self._in_flight[index] = self._begin(self.fragments[index], representative=turn)
+        self._in_flight[index] = self._begin(index, representative=turn)
         self._num_exchanges += 1
         if self.current_delay() == 0:
             self._merge(index)
             # Equal everywhere, unless each node has kept a share of its own.
             self._is_settled = self.num_fragments == 1 and self.keep == 0.0
 
-    def _begin(self, fragment: Fragment, *, representative: int) -> Exchange:
+    def _begin(self, index: int, *, representative: int) -> Exchange:
+        trained = self._trained_since_last(index)
+        self.begin_tally(index)
         return Exchange(
-            fragment,
+            self.fragments[index],
             self.replica,
             self.workers,
             representative=representative,
             step=self.step,
             rate_bytes_per_s=self._rate_bytes_per_s,
             weights=self._weights,
+            trained=trained,
         )
+
+    def begin_tally(self, fragment: int) -> None:
+        """Count from now on what this node trains on until a fragment's next average."""
+        self._tallies[fragment] = (self.replica.num_batches, self.replica.trained)
+
+    def _trained_since_last(self, index: int) -> float | torch.Tensor:
+        """The mean weight of the batches since a fragment's last exchange; 1 where all are alike.
+
+        Once batches were unequal, this is a tensor, on all nodes from the same step on.
+        """
+        replica = self.replica
+        if self._weighting == "nodes" or not isinstance(replica.trained, torch.Tensor):
+            return 1.0
+        num_before, before = self._tallies[index]
+        num_batches = replica.num_batches - num_before
+        if num_batches == 0:
+            return torch.ones_like(replica.trained)
+        # Never 0, which would stand for a node whose values were refused.
+        return ((replica.trained - before) / num_batches).clamp(min=_LEAST_WEIGHT)
 
     def _merge_if_arrived(self, index: int) -> None:
         exchange = self._in_flight[index]
@@ -195,8 +224,9 @@ class Periodic(Strategy):
         # A node whose parameters are broken has nothing worth keeping.
         rule = self.merge_rule if exchange.is_own_node_healthy else "mean"
         steps_passed = self.step - exchange.step
-        do_all_count_alike = max(self._weights) == 1
-        num_healthy = exchange.total_weight if do_all_count_alike else exchange.num_healthy()
+        do_all_count_alike = max(self._weights) == 1 and not exchange.is_measured
+        total = exchange.total_weight
+        num_healthy = int(total) if do_all_count_alike else exchange.num_healthy()
         kept = share_kept(rule, steps_passed=steps_passed, num_nodes=num_healthy, keep=self.keep)
         fragment = self.fragments[index]
         for place, (layout, wire) in enumerate(zip(fragment.layouts, fragment.wires, strict=True)):
@@ -237,14 +267,14 @@ class Periodic(Strategy):
         for index in sorted(self._in_flight):
             self._merge(index)
         if self.workers.num_nodes > 1 and not self._is_settled:
-            for fragment in self.fragments:
-                self._average(fragment)
+            for index in range(self.num_fragments):
+                self._average(index)
         self._is_settled = True
         settle_buffers(self.replica, self.workers.world)
 
-    def _average(self, fragment: Fragment) -> None:
+    def _average(self, index: int) -> None:
         """Replace the parameters by the nodes' average, to the bit the same everywhere."""
-        exchange = self._begin(fragment, representative=0)
+        fragment, exchange = self.fragments[index], self._begin(index, representative=0)
         exchange.wait()
         exchange.report_unhealthy()
         if exchange.total_weight > 0:
@@ -275,6 +305,7 @@ class Periodic(Strategy):
             "num_exchanges": self._num_exchanges,
             "last_starts": list(self._last_starts),
             "is_settled": self._is_settled,
+            "trained": (self.replica.num_batches, self.replica.trained, list(self._tallies)),
             "in_flight": {str(i): exchange.state_dict() for i, exchange in self._in_flight.items()},
             "wires": [[wire.state_dict() for wire in f.wires] for f in self.fragments],
             "outers": [[outer.state_dict() for outer in outers] for outers in self.outers],
@@ -290,6 +321,8 @@ class Periodic(Strategy):
         self._num_exchanges = state["num_exchanges"]
         self._last_starts = list(state["last_starts"])
         self._is_settled = state["is_settled"]
+        self.replica.num_batches, self.replica.trained, tallies = state["trained"]
+        self._tallies = list(tallies)
         self._in_flight = {
             int(i): Exchange.arrived(self.fragments[int(i)], saved, self.replica, self.workers)
             for i, saved in state["in_flight"].items()

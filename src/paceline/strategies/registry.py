@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from paceline.strategies.co2 import Co2
 from paceline.strategies.daso import Daso
+from paceline.strategies.demo import Demo
 from paceline.strategies.diloco import Diloco, StreamingDiloco
+from paceline.strategies.gossip import Gossip
 from paceline.strategies.local_sgd import LocalSgd, PostLocalSgd
+from paceline.strategies.plugins import find_plugins, load_plugin
+from paceline.strategies.slowmo import SlowMo
 from paceline.strategies.strategy import Strategy
 from paceline.strategies.sync import Sync, SyncHierarchical
 from paceline.suggestion import suggestion
@@ -20,13 +27,23 @@ _STRATEGIES: dict[str, type[Strategy]] = {
     "diloco": Diloco,
     "streaming-diloco": StreamingDiloco,
     "daso": Daso,
+    "slowmo": SlowMo,
+    "co2": Co2,
+    "gossip": Gossip,
+    "demo": Demo,
 }
+
+# Built-in strategies that need folders below this one: imported when they are asked for. This table
+# is the one place where a folder names something further down.
+_LATE = {"auto": "paceline.auto:Auto"}
 
 # Parameters of attach() and predict(), which also take a strategy's options.
 RESERVED_NAMES = {
     *("model", "optimizer", "strategy", "workers", "timeout", "buffers", "metric", "report_every"),
+    *("collective", "check"),
     *("tensorboard", "trace", "trace_steps", "enabled", "step", "device", "cluster", "nodes"),
-    *("workers_per_node", "kernel_model", "jitter", "samples"),
+    *("workers_per_node", "kernel_model", "jitter", "samples", "shares", "global_batch"),
+    "compiled",
 }
 
 S = TypeVar("S", bound=type[Strategy])
@@ -41,23 +58,57 @@ def register_strategy(name: str) -> Callable[[S], S]:
     """
 
     def register(strategy: S) -> S:
-        if name in _STRATEGIES:
-            raise ValueError(f"there is already a strategy named {name!r}; choose another name")
-        reserved = sorted(RESERVED_NAMES & strategy.options_type.model_fields.keys())
-        if reserved:
-            raise ValueError(
-                f"{strategy.__name__} has an option named {reserved[0]!r}, and attach() or "
-                "predict() have a parameter of that name; rename the option"
-            )
-        _STRATEGIES[name] = strategy
+        _add(name, strategy)
         return strategy
 
     return register
 
 
+def _add(name: str, strategy: type[Strategy]) -> None:
+    if name in (*_STRATEGIES, *_LATE):
+        raise ValueError(f"there is already a strategy named {name!r}; choose another name")
+    reserved = sorted(RESERVED_NAMES & strategy.options_type.model_fields.keys())
+    if reserved:
+        raise ValueError(
+            f"{strategy.__name__} has an option named {reserved[0]!r}, and attach() or "
+            "predict() have a parameter of that name; rename the option"
+        )
+    _STRATEGIES[name] = strategy
+
+
+def _add_plugin(name: str) -> None:
+    """Load the strategy that another package brings under this name, if one does."""
+    entry = find_plugins().get(name)
+    if entry is None:
+        return
+    loaded = load_plugin(entry)
+    if _STRATEGIES.get(name) is not loaded:  # its module may have registered it by itself
+        _add(name, loaded)
+
+
+def _add_plugins() -> None:
+    """Load the strategies of all packages; one that is broken leaves the others alone."""
+    for name in find_plugins():
+        if name in (*_STRATEGIES, *_LATE):
+            continue
+        try:
+            _add_plugin(name)
+        except ValueError as error:
+            warnings.warn(str(error), RuntimeWarning, stacklevel=3)
+
+
 def strategy_names() -> list[str]:
-    """The names of all strategies, in the order in which they are listed."""
-    return list(_STRATEGIES)
+    """The names of all strategies, in the order in which they are listed.
+
+    What cannot be loaded of those that other packages bring is left out with a warning.
+    """
+    _add_plugins()
+    return [*_STRATEGIES, *_LATE]
+
+
+def comparable_strategy_names() -> list[str]:
+    """The names of all strategies but those that only choose one of the others."""
+    return [name for name in strategy_names() if not strategy_class(name).chooses]
 
 
 def strategy_class(name: str) -> type[Strategy]:
@@ -67,8 +118,14 @@ def strategy_class(name: str) -> type[Strategy]:
         name: One of :func:`strategy_names`.
 
     """
+    if name in _LATE:
+        module, _, attribute = _LATE[name].partition(":")
+        found: type[Strategy] = getattr(importlib.import_module(module), attribute)
+        return found
     if name not in _STRATEGIES:
-        raise ValueError(f"there is no strategy {name!r}: {suggestion(name, _STRATEGIES)}")
+        _add_plugin(name)
+    if name not in _STRATEGIES:
+        raise ValueError(f"there is no strategy {name!r}: {suggestion(name, strategy_names())}")
     return _STRATEGIES[name]
 
 
@@ -104,8 +161,8 @@ def name_and_options(strategy: Strategy) -> tuple[str, dict[str, Any]]:
         strategy: An object of a class that has a name.
 
     """
-    for name, kind in _STRATEGIES.items():
-        if type(strategy) is kind:
+    for name in strategy_names():
+        if type(strategy) is strategy_class(name):
             return name, strategy.options.model_dump(exclude_unset=True)
     raise ValueError(
         f"{type(strategy).__name__} has no name, by which other processes would know it; give it "

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from paceline.strategies.layout import FlatLayout, lay_out
+from paceline.strategies.layout import FlatLayout, lay_out, wide_dtype
 from paceline.strategies.memory import distinct
 
 BufferMode = Literal["mean", "keep", "broadcast"]
@@ -54,6 +54,12 @@ class Replica:
         self.buffer_mode: BufferMode = buffers
         self._model = model
         self._optimizers = list(optimizers)
+        self.weight: float | None = None
+        """What this worker's batch counts beside a usual one; None: all workers have that."""
+        self.num_batches = 0
+        """Batches that were trained on, one per exchange of gradients."""
+        self.trained: float | torch.Tensor = 0.0
+        """The same, each counted by the mean weight of those who averaged its gradients."""
         self.refresh()
 
     def refresh(self) -> None:
@@ -81,9 +87,21 @@ class Replica:
         return all(slot.is_current() for slot in self._slots)
 
     @property
+    def optimizers(self) -> list[Optimizer]:
+        """The optimizers that train it."""
+        return list(self._optimizers)
+
+    @property
     def device(self) -> torch.device:
         """Where the model is."""
         return self.parameters[0].device
+
+    @property
+    def learning_rate(self) -> float:
+        """The current learning rate of the first optimizer's first group; 1 without one."""
+        if not self._optimizers:
+            return 1.0
+        return float(self._optimizers[0].param_groups[0].get("lr", 1.0))
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """What is equal on all workers when training ends: parameters, and buffers that travel."""
@@ -108,6 +126,18 @@ class Replica:
     def buffer_layouts(self) -> list[FlatLayout]:
         """Layouts for the buffers that travel."""
         return [] if self.buffer_mode == "keep" else lay_out(self.float_buffers())
+
+    def count_batch(self, mean_weight: torch.Tensor | None) -> None:
+        """A batch was trained on.
+
+        Args:
+            mean_weight: Of those who averaged its gradients; None: all workers count alike.
+
+        """
+        self.num_batches += 1
+        # Narrow types could not count far; the number stays on the device.
+        own = 1.0 if mean_weight is None else mean_weight.to(wide_dtype(mean_weight.dtype))
+        self.trained = self.trained + own
 
     def fragments(self, count: int) -> list[list[FlatLayout]]:
         """Layouts for ``count`` parts of the parameters of about equal size, in model order."""

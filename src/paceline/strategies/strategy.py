@@ -6,6 +6,7 @@ nor whether it trains or is rehearsed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -15,6 +16,9 @@ from paceline.strategies.options import Options, checked, options_type_of
 from paceline.strategies.replica import Replica
 from paceline.strategies.schedule import Schedule
 from paceline.teams import Pending, Team, Workers
+
+BUCKET_BYTES = 25 << 20
+"""Of gradients that travel together, as in torch's DDP."""
 
 
 class Strategy:
@@ -27,6 +31,10 @@ class Strategy:
     """Made from the constructor."""
     summary: ClassVar[str] = ""
     """One line for the list of strategies."""
+    bucket_bytes: int = BUCKET_BYTES
+    """About how many bytes of gradients :meth:`bucket_ready` gets at once."""
+    chooses: ClassVar[bool] = False
+    """Whether it only picks one of the others (:meth:`pick`) and lets that one train."""
     options: Options
     """What the constructor was given, validated, and the defaults."""
 
@@ -44,6 +52,8 @@ class Strategy:
         """Time spent with nothing to do but wait for other workers."""
         self.merging_s = 0.0
         """Time spent on taking over other workers' results."""
+        self.news: list[str] = []
+        """What it has decided, one line each; whoever trains it logs them and clears the list."""
 
     @property
     def phase(self) -> str:
@@ -56,6 +66,19 @@ class Strategy:
 
     def set_run_length(self, num_steps: int) -> None:
         """The run will take so many optimizer steps; told before it begins, if it is known."""
+
+    def pick(
+        self, step_s: Callable[[Strategy], float], *, alone_s: float, num_nodes: int
+    ) -> Strategy:
+        """The strategy that trains: this one, unless it only chooses among others.
+
+        Args:
+            step_s: Seconds per step under a strategy.
+            alone_s: Seconds of a step without any exchange.
+            num_nodes: The number of nodes.
+
+        """
+        return self
 
     def skip_steps(self, num_steps: int) -> None:
         """Count so many steps of the current phase as taken: they repeat those that were."""

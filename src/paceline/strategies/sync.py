@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import torch
 
+from paceline.cluster.record import Count
 from paceline.strategies.buffers import settle_buffers, start_buffers
 from paceline.strategies.replica import Replica
-from paceline.strategies.strategy import Strategy
+from paceline.strategies.strategy import BUCKET_BYTES, Strategy
 from paceline.teams import Pending, Team, Workers
 
 
 class Sync(Strategy):
-    """Averages each bucket of gradients over all workers as soon as it is complete."""
+    """Averages each bucket of gradients over all workers as soon as it is complete.
+
+    Args:
+        bucket_bytes: About how many bytes of gradients travel together. Large buckets use the link
+            better, small ones begin to travel earlier.
+
+    """
 
     summary = "average every gradient over all workers, as torch's DDP does"
+
+    def __init__(self, *, bucket_bytes: Count = BUCKET_BYTES) -> None:
+        super().__init__()
+        self.bucket_bytes = bucket_bytes
 
     def bucket_ready(self, bucket: torch.Tensor) -> Pending | None:
         """Average over all workers."""
@@ -24,9 +35,9 @@ class Sync(Strategy):
         """Average the buffers as well; the forward pass has changed them."""
         if self.workers.world.size == 1:
             return
-        for pending, layout, flat in start_buffers(self.replica, self.workers.world):
+        for pending, unpack in start_buffers(self.replica, self.workers.world):
             self.wait(pending)
-            layout.unpack(flat)
+            unpack()
 
     def lockstep(self) -> Team:
         """All workers: they step with the same gradients."""
@@ -43,6 +54,11 @@ class SyncHierarchical(Sync):
     Where all nodes have the same number of workers, a reduce-scatter leaves each worker with the
     node's sum of its own share; it averages that share with its peers on the other nodes, and an
     all-gather puts the shares together. Otherwise the first worker of each node carries all.
+
+    Args:
+        bucket_bytes: About how many bytes of gradients travel together. Large buckets use the link
+            better, small ones begin to travel earlier.
+
     """
 
     summary = "average every gradient, first inside each node, then across nodes"

@@ -40,7 +40,7 @@ class Wire(ABC):
 
     @abstractmethod
     def average(
-        self, out: torch.Tensor, index: int, across: Team, total: int, weights: Sequence[int]
+        self, out: torch.Tensor, index: int, across: Team, total: float, weights: Sequence[float]
     ) -> None:
         """Average one chunk over the healthy nodes; one worker of each node does so.
 
@@ -79,7 +79,7 @@ class FullWire(Wire):
         self._sent = sent if is_healthy else torch.zeros_like(sent)
 
     def average(
-        self, out: torch.Tensor, index: int, across: Team, total: int, weights: Sequence[int]
+        self, out: torch.Tensor, index: int, across: Team, total: float, weights: Sequence[float]
     ) -> None:
         """Sum over all nodes, then divide by what those in the sum count."""
         chunk = self.chunks[index]
@@ -124,7 +124,7 @@ class DeltaWire(Wire):
         return list(torch.nn.functional.pad(values, (0, missing)).view(self._num_nodes, -1))
 
     def average(
-        self, out: torch.Tensor, index: int, across: Team, total: int, weights: Sequence[int]
+        self, out: torch.Tensor, index: int, across: Team, total: float, weights: Sequence[float]
     ) -> None:
         """Average one shard of the chunk here, and collect the other nodes' shards."""
         chunk, encoded = self.chunks[index], self._encoded[index]
@@ -149,7 +149,7 @@ class DeltaWire(Wire):
         torch.add(self._agreed[chunk], change, out=out[chunk])
 
     def _mean_of_own_shard(
-        self, encoded: list[torch.Tensor], across: Team, total: int, weights: Sequence[int]
+        self, encoded: list[torch.Tensor], across: Team, total: float, weights: Sequence[float]
     ) -> torch.Tensor:
         received = [torch.empty_like(part) for part in encoded]
         received[across.rank] = encoded[across.rank]

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from paceline.studies.advise import Advice, advise
 from paceline.studies.study import Study, study
 from paceline.studies.table import StudyTable
+from paceline.studies.trace_comparison import TraceComparison, compare_traces
 
-__all__ = ["Study", "StudyTable", "study"]
+__all__ = [
+    "Advice",
+    "Study",
+    "StudyTable",
+    "TraceComparison",
+    "advise",
+    "compare_traces",
+    "study",
+]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,6 +92,63 @@ def mark_at(value: float) -> dict[str, Any]:
         "y1": 1,
         "line": {"color": GREY, "width": 1, "dash": "dot"},
     }
+
+
+def stacked_bars(
+    labels: Sequence[str],
+    parts: Mapping[str, Sequence[float]],
+    styles: Mapping[str, Style],
+    hover: str,
+    *,
+    errors: Sequence[float] | None = None,
+) -> list[dict[str, Any]]:
+    """One horizontal bar per label, of parts; ``errors`` to both sides of its end."""
+    traces: list[dict[str, Any]] = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": chart_text(part),
+            "legendgroup": chart_text(part),
+            "x": values,
+            "y": [chart_text(label) for label in labels],
+            "marker": filling(styles[part]),
+            "hovertemplate": f"{hover}<extra>%{{fullData.name}}</extra>",
+        }
+        for part, values in parts.items()
+    ]
+    if errors is not None:
+        traces[-1]["error_x"] = {"type": "data", "array": errors, "color": GREY, "thickness": 1.5}
+    return traces
+
+
+def filling(style: Style) -> dict[str, Any]:
+    """An area's colour and hatching."""
+    hatching = {
+        "shape": style.pattern,
+        "fillmode": "overlay",
+        "fgcolor": "rgba(255,255,255,0.55)",
+        "size": 7,
+        "solidity": 0.25,
+    }
+    return {"color": style.colour, "pattern": hatching}
+
+
+def label_axis(labels: Sequence[str]) -> dict[str, Any]:
+    """A vertical axis of names, the first one on top."""
+    return {
+        "title": {},
+        "categoryorder": "array",
+        "categoryarray": [chart_text(label) for label in reversed(labels)],
+    }
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as comma-separated text."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def log_axis(

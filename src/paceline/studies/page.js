@@ -1,39 +1,9 @@
 "use strict";
 (() => {
   const sections = JSON.parse(document.getElementById("data").textContent);
-  const root = document.documentElement;
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const hasFinger = matchMedia("(pointer: coarse)");
+  const { root, hasFinger, themed } = paceline;
   let isPrinting = false;
   const drawn = new Map(); // element -> its figure
-
-  const isDark = () => (root.dataset.theme ?? (dark.matches ? "dark" : "light")) === "dark";
-
-  function themed(layout) {
-    const style = getComputedStyle(root);
-    const [ink, soft, line, raised] = ["--ink", "--soft", "--line", "--raised"]
-      .map((name) => style.getPropertyValue(name).trim());
-    const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true };
-    const found = {
-      height: 320,
-      margin: { l: 56, r: 12, t: 10, b: 44 },
-      hovermode: "closest",
-      ...layout,
-      autosize: true,
-      showlegend: false,
-      // On a touch screen a finger scrolls the page, also over a chart.
-      dragmode: hasFinger.matches ? false : "zoom",
-      paper_bgcolor: "rgba(0,0,0,0)",
-      plot_bgcolor: "rgba(0,0,0,0)",
-      font: { family: "system-ui, -apple-system, Segoe UI, Roboto, sans-serif", size: 12, color: ink },
-      modebar: { bgcolor: "rgba(0,0,0,0)", color: soft, activecolor: ink },
-      hoverlabel: { bgcolor: raised, bordercolor: line, font: { color: ink } },
-    };
-    for (const key of Object.keys(layout).filter((name) => /^[xy]axis/.test(name))) {
-      found[key] = { ...axis, ...layout[key] };
-    }
-    return found;
-  }
 
   // A chart that leaves the page takes its title and a legend along, on white.
   function pictured({ title, data, layout }) {
@@ -63,14 +33,13 @@
     const config = {
       responsive: true,
       displaylogo: false,
-      displayModeBar: hasFinger.matches ? false : "hover",
+      displayModeBar: hasFinger ? false : "hover",
       modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", camera]],
     };
     Plotly.react(element, figure.data, themed(figure.layout), config);
   }
 
   function redraw() {
-    themeButton.textContent = isDark() ? "Light" : "Dark";
     for (const [element, figure] of drawn) {
       // A view that is not in sight is drawn again when it is shown.
       if (element.closest("[hidden]")) drawn.delete(element);
@@ -128,14 +97,14 @@
     for (const element of drawn.keys()) Plotly.Plots.resize(element);
   }
 
-  // For write_pictures: every chart of every view as SVG, in place of the page.
-  async function showPictures() {
+  // For write_pictures: every chart of every view as a picture, in place of the page.
+  async function showPictures(format) {
     const found = {};
     for (const { name, views } of sections) {
       for (const [view, figures] of views.entries()) {
         for (const [panel, figure] of figures.entries()) {
           found[`${name}-${view + 1}-${panel + 1}`] = await Plotly.toImage(
-            pictured(figure), { ...size(figure), imageDataOnly: true });
+            pictured(figure), { ...size(figure), format, scale: format === "png" ? 2 : 1, imageDataOnly: true });
         }
       }
     }
@@ -144,18 +113,13 @@
     document.body.replaceChildren(text);
   }
 
-  const themeButton = document.getElementById("theme");
-  themeButton.addEventListener("click", () => {
-    root.dataset.theme = isDark() ? "light" : "dark";
-    redraw();
-  });
-  dark.addEventListener("change", redraw);
+  paceline.onTheme(redraw);
   addEventListener("beforeprint", () => print(true));
   addEventListener("afterprint", () => print(false));
-  if (location.hash === "#pictures") {
-    showPictures();
+  const pictures = location.hash.match(/^#(svg|png)-pictures$/);
+  if (pictures) {
+    showPictures(pictures[1]);
   } else {
     sections.forEach(start);
-    themeButton.textContent = isDark() ? "Light" : "Dark";
   }
 })();

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -40,6 +40,15 @@ _DASH_ARRAYS = {
     "dot": "2 3",
     "dashdot": "6 2 2 2",
     "longdash": "9 3",
+}
+_HATCHINGS = {
+    "": "",
+    "/": "M3 13L13 1M10 13L20 1M17 13L25 3",
+    "\\": "M25 13L15 1M18 13L8 1M11 13L3 3",
+    "-": "M3 4h22M3 7h22M3 10h22",
+    "|": "M7 1v12M11 1v12M15 1v12M19 1v12",
+    "x": "M3 13L13 1M10 13L20 1M17 13L25 3M25 13L15 1M18 13L8 1M11 13L3 3",
+    ".": "M6 5h1M11 5h1M16 5h1M21 5h1M6 9h1M11 9h1M16 9h1M21 9h1",
 }
 
 
@@ -83,6 +92,8 @@ class Page:
     summary: Sequence[str]
     """Paragraphs."""
     overview: TextTable | None = None
+    code: Mapping[str, str] = field(default_factory=dict)
+    """Lines to copy, by what they are for."""
     findings: Sequence[str] = ()
     warnings: Sequence[str] = ()
     sections: Sequence[Section] = ()
@@ -99,18 +110,22 @@ def page_html(page: Page) -> str:
     from plotly.offline import get_plotlyjs
 
     names = _file_names([section.heading for section in page.sections])
-    return Template(_part("page.html")).substitute(
+    return Template(part("page.html")).substitute(
         title=escape(page.title),
-        style=_part("page.css"),
+        style=part("page.css"),
         summary="".join(f"<p>{escape(text)}</p>" for text in page.summary),
         overview="" if page.overview is None else _table_html(page.overview),
+        code="".join(
+            f"<h2>{escape(what)}</h2><pre>{escape(lines)}</pre>"
+            for what, lines in page.code.items()
+        ),
         findings=_list_html("Findings", page.findings),
         warnings=_list_html("Warnings", page.warnings),
         sections="".join(map(_section_html, page.sections, names)),
         version=escape(__version__),
         data=script_json([_section_data(s, n) for s, n in zip(page.sections, names, strict=True)]),
         plotly=get_plotlyjs(),
-        script=_part("page.js"),
+        script=part("theme.js") + part("page.js"),
     )
 
 
@@ -121,24 +136,25 @@ def chart_text(text: str) -> str:
 
 def script_json(value: Any) -> str:
     """JSON that may stand inside ``<script>``: nothing in it can end the element."""
-    text = json.dumps(_plain(value), allow_nan=False, separators=(",", ":"))
+    text = json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Arrays and numbers of numpy as lists and numbers; what is no number as null."""
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: plain(each) for key, each in value.items()}
     if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     if isinstance(value, np.generic):
-        return _plain(value.item())
+        return plain(value.item())
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def _part(name: str) -> str:
+def part(name: str) -> str:
+    """A file of the pages' markup, style or script."""
     return resources.files("paceline.studies").joinpath(name).read_text("utf-8")
 
 
@@ -202,17 +218,34 @@ def _switch_html(labels: Sequence[str]) -> str:
 
 
 def _legend_html(section: Section) -> str:
-    if not section.legend:
-        return ""
     groups = {
         trace.get("legendgroup")
         for panels in section.views.values()
         for panel in panels
         for trace in panel.figure["data"]
     }
+    return legend_html(
+        section.legend,
+        is_filled=section.is_filled,
+        fixed=[name for name in section.legend if chart_text(name) not in groups],
+    )
+
+
+def legend_html(
+    styles: Mapping[str, Style], *, is_filled: bool = False, fixed: Sequence[str] = ()
+) -> str:
+    """A legend whose names are buttons, but for the fixed ones.
+
+    Args:
+        styles: The style of each name.
+        is_filled: Whether colours fill areas.
+        fixed: Names that nothing in the charts is hidden by.
+    """
+    if not styles:
+        return ""
     entries = "".join(
-        _legend_entry(name, style, section.is_filled, can_hide=chart_text(name) in groups)
-        for name, style in section.legend.items()
+        _legend_entry(name, style, is_filled, can_hide=name not in fixed)
+        for name, style in styles.items()
     )
     return f'<div class="legend" role="group" aria-label="Legend">{entries}</div>'
 
@@ -227,7 +260,8 @@ def _legend_entry(name: str, style: Style, is_filled: bool, *, can_hide: bool) -
 
 def _swatch(style: Style, *, is_filled: bool) -> str:
     if is_filled:
-        shape = '<path d="M3 1h22v12H3z"/>'
+        hatching = f'<path d="{_HATCHINGS[style.pattern]}" stroke="#ffffff" fill="none"/>'
+        shape = f'<path d="M3 1h22v12H3z"/>{hatching if style.pattern else ""}'
     else:
         line = (
             f'<path d="M0 7h28" stroke="{style.colour}" stroke-width="2" fill="none" '

@@ -32,6 +32,8 @@ class Style:
     dash: str = ""
     """A dash of plotly's; empty where there are marks and no line."""
     symbol: str = "circle"
+    pattern: str = ""
+    """Hatching of an area, as plotly names it."""
 
     @property
     def ink(self) -> str:
@@ -83,3 +85,21 @@ FAMILY_STYLES: dict[str, Style] = {
     "optimizer": Style(colour=PURPLE, symbol="circle"),
     "other": Style(colour=GREY, symbol="circle"),
 }
+
+TIME_STYLES: dict[str, Style] = {
+    "compute": Style(colour=BLUE),
+    "communication and waiting": Style(colour=ORANGE, pattern="/"),
+    "host": Style(colour=PURPLE, pattern="."),
+}
+"""Where the time of a step goes."""
+
+SPAN_STYLES: dict[str, Style] = {
+    "forward": Style(colour=BLUE),
+    "backward": Style(colour=SKY, pattern="\\"),
+    "optimizer": Style(colour=PURPLE, pattern="."),
+    "merge": Style(colour=GREEN, pattern="x"),
+    "wait": Style(colour=GREY, pattern="/"),
+    "communication": Style(colour=ORANGE, pattern="-"),
+    "exchange": Style(colour=VERMILION, pattern="|"),
+}
+"""What a worker does during a step, as traces name it; communication of any kind is one."""

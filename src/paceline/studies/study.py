@@ -15,7 +15,7 @@ from paceline.kernels.model import KernelModel
 from paceline.rehearse.setting import find_kernel_models
 from paceline.rehearse.summarise import link_uncertainty
 from paceline.steps import Step
-from paceline.strategies import strategy_names
+from paceline.strategies import comparable_strategy_names
 from paceline.studies.axes import Axes, AxisName, make_axes
 from paceline.studies.crossings import Curve, crossings_of
 from paceline.studies.placement import num_nodes_of
@@ -130,13 +130,13 @@ def study(
         "link": kind.between.bandwidth_bytes_per_s,
         "workers": chosen.num_workers,
     }
-    names = tuple(strategy_names() if strategies is None else strategies)
+    names = tuple(comparable_strategy_names() if strategies is None else strategies)
     points = make_points(axes, base, strategies=names, maps=maps, scalings=scalings)
     timing = Timing(
         step=step,
         cluster=chosen,
         kernel_model=find_kernel_models(chosen, None, kernel_model)[kind.device.name],
-        jitter=kind.jitter if jitter is None else jitter,
+        jitter=jitter,
     )
     table = _table(points, timing, progress or _silent)
     return Study(
@@ -159,7 +159,10 @@ def _silent(what: str, done: int, total: int) -> None:
 
 def _table(points: Points, timing: Timing, progress: Progress) -> StudyTable:
     total = len(points) * (2 + len(RESOURCES))
-    progress("one worker alone", 0, total)
+    batches = np.unique(points.batch)
+    for number, batch in enumerate(batches):  # what takes long is captured here
+        progress(f"capture of batch {batch}", number * len(points) // len(batches), total)
+        timing.capture_of(int(batch))
     alone_s = timing.alone_s(points)
     progress("all workers", len(points), total)
     steps_s = timing.steps_s(points)
@@ -176,10 +179,12 @@ def _columns(
 ) -> dict[str, Array]:
     per_s = points.workers * points.batch / steps_s
     exposed_s = np.maximum(steps_s - alone_s, 0.0)
-    uncertainty = _uncertainty(points, timing, exposed_s / steps_s)
+    uncertainty, of_efficiency = _uncertainties(points, timing, exposed_s / steps_s)
+    slowest, quickest = 1 + uncertainty, np.maximum(1 - uncertainty, 0.0)
     nodes = num_nodes_of(points.workers, timing.workers_per_node)
     price = timing.cluster.node_kinds[0].price_per_hour
     hourly = nodes * (np.nan if price is None else price)
+    dollars = hourly / 3600 / per_s * 1e6
     memory_bytes = _by_batch(points, lambda batch: timing.compute_of(batch).memory_bytes)
     return {
         "sweep": points.sweep,
@@ -192,22 +197,36 @@ def _columns(
         "workers": points.workers,
         "nodes": nodes,
         "step_s": steps_s,
-        "low_s": steps_s * np.maximum(1 - uncertainty, 0.0),
-        "high_s": steps_s * (1 + uncertainty),
+        "low_s": steps_s * quickest,
+        "high_s": steps_s * slowest,
         "exposed_communication_s": exposed_s,
         "throughput_per_s": per_s,
+        "throughput_low_per_s": per_s / slowest,
+        "throughput_high_per_s": per_s / np.maximum(quickest, 1e-9),
         "efficiency": alone_s / steps_s,
-        "dollars_per_million_samples": hourly / 3600 / per_s * 1e6,
+        "efficiency_low": alone_s / steps_s * np.maximum(1 - of_efficiency, 0.0),
+        "efficiency_high": np.clip(
+            alone_s / steps_s * (1 + of_efficiency), None, np.maximum(alone_s / steps_s, 1.0)
+        ),
+        "dollars_per_million_samples": dollars,
+        "dollars_low_per_million_samples": dollars * quickest,
+        "dollars_high_per_million_samples": dollars * slowest,
         "fits": memory_bytes <= timing.kernel_model.device.memory_bytes,
         "bottleneck": np.array(RESOURCES)[np.argmax([gains[name] for name in RESOURCES], axis=0)],
         **{f"gain_{name.replace(' ', '_')}": gain for name, gain in gains.items()},
     }
 
 
-def _uncertainty(points: Points, timing: Timing, exposed_share: Array) -> Array:
+def _uncertainties(points: Points, timing: Timing, exposed_share: Array) -> tuple[Array, Array]:
+    """Of the step time, and of the efficiency: one standard deviation, relative.
+
+    An efficiency c / (c + e) hardly depends on an error that all kernels share: only the exposed
+    share e / (c + e) of the errors of kernels and links is left in its logarithm.
+    """
     own = _by_batch(points, lambda batch: timing.compute_of(batch).uncertainty)
     link = link_uncertainty(timing.cluster)
-    return np.asarray(np.hypot((1 - exposed_share) * own, exposed_share * link))
+    of_step = np.hypot((1 - exposed_share) * own, exposed_share * link)
+    return np.asarray(of_step), np.asarray(exposed_share * np.hypot(own, link))
 
 
 def _by_batch(points: Points, value: Callable[[int], float]) -> Array:

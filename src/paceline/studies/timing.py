@@ -8,16 +8,17 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from paceline.cluster import Cluster
+from paceline.cluster import Cluster, load_host
 from paceline.collectives import Topology
 from paceline.kernels.model import KernelModel
 from paceline.rehearse import Conditions, Rehearsal
 from paceline.rehearse.cache import known_of
 from paceline.rehearse.compute import Compute, compute_cost
 from paceline.rehearse.rehearsal import has_same_calls
+from paceline.rehearse.rules import jitter_between
 from paceline.rehearse.step_prices import device_calls_s, is_serial
 from paceline.steps import Capture, Step
-from paceline.studies.batches import resized
+from paceline.steps.batches import resized
 from paceline.studies.placement import topology_for
 from paceline.studies.points import Array, Points
 
@@ -36,7 +37,8 @@ class Timing:
     step: Step
     cluster: Cluster
     kernel_model: KernelModel
-    jitter: float
+    jitter: float | None
+    """How much workers vary; None: as the cluster says."""
     _steps: dict[int, Step] = field(default_factory=dict)
     _computes: dict[int, Compute] = field(default_factory=dict)
 
@@ -59,16 +61,19 @@ class Timing:
         """What one worker computes per step, without any communication."""
         if batch not in self._computes:
             self._computes[batch] = compute_cost(
-                self.capture_of(batch), self.kernel_model, slowdown=self._slowdown
+                self.capture_of(batch),
+                self.kernel_model,
+                slowdown=self._slowdown,
+                host=load_host(self.cluster.node_kinds[0].host),
             )
         return self._computes[batch]
 
     def alone_s(self, points: Points) -> Array:
         """Seconds per step of one worker that waits for nobody."""
         found = np.empty(len(points))
-        for batch in np.unique(points.batch):
-            places = np.flatnonzero(points.batch == batch)
-            found[places] = self._alone_s(self._conditions(points.take(places)), int(batch))
+        for places in _together(points.batch, _is_other_device(points)):
+            batch = int(points.batch[places[0]])
+            found[places] = self._alone_s(self._conditions(points.take(places)), batch)
         return found
 
     def steps_s(self, points: Points, more: Resource | None = None) -> Array:
@@ -85,12 +90,15 @@ class Timing:
         return self.cluster.node_kinds[0].slowdown
 
     def _conditions(self, points: Points) -> Conditions:
+        node = self.cluster.node_kinds[0]
+        varies = jitter_between(self.jitter, None, node, on_cpu=is_serial(self.kernel_model))
         return Conditions(
             topology=topology_for(self.cluster, points.workers, points.link),
             arithmetic=_plain(points.arithmetic),
             memory=_plain(points.memory_bandwidth),
-            jitter=self.jitter,
-            node=self.cluster.node_kinds[0],
+            jitter=varies.worker,
+            node_jitter=varies.node,
+            node=node,
         )
 
     def _group_s(self, points: Points, conditions: Conditions) -> Array:
@@ -129,11 +137,20 @@ def groups(points: Points, per_node: int) -> Iterator[Array]:
     # nothing.
     shape = np.where(several, 3, np.minimum(points.workers, 2))
     _, strategies = np.unique(points.strategy, return_inverse=True)
-    keys = np.stack([strategies, points.batch, shape], axis=1)
-    _, group = np.unique(keys, axis=0, return_inverse=True)
+    yield from _together(strategies, points.batch, shape, _is_other_device(points))
+
+
+def _together(*columns: Array) -> Iterator[Array]:
+    """Places of the points that are the same in all columns."""
+    _, group = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
     group = np.ravel(group)
     order = np.argsort(group, kind="stable")
     yield from np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
+
+
+def _is_other_device(points: Points) -> Array:
+    """Points that need arrays of kernel times; the many others are timed much faster alone."""
+    return np.asarray((points.arithmetic != 1.0) | (points.memory_bandwidth != 1.0))
 
 
 def with_more(conditions: Conditions, more: Resource | None) -> Conditions:
@@ -145,7 +162,8 @@ def with_more(conditions: Conditions, more: Resource | None) -> Conditions:
     if more == "host":
         return replace(conditions, host=conditions.host * MORE)
     if more == "stragglers":
-        return replace(conditions, jitter=conditions.jitter / MORE)
+        jitter, node_jitter = conditions.jitter or 0.0, conditions.node_jitter or 0.0
+        return replace(conditions, jitter=jitter / MORE, node_jitter=node_jitter / MORE)
     if more in ("link bandwidth", "link latency"):
         return replace(conditions, topology=_better_links(conditions.topology, more))
     return conditions
@@ -156,7 +174,11 @@ def _better_links(topology: Topology, more: Resource) -> Topology:
     name = "between" if np.max(topology.num_nodes) > 1 else "inside"
     link = getattr(topology, name)
     if more == "link bandwidth":
-        return replace(topology, **{name: link.times(MORE)})
+        return (
+            topology.with_faster_inside(MORE)
+            if name == "inside"
+            else replace(topology, between=link.times(MORE))
+        )
     return replace(topology, **{name: replace(link, latency_s=link.latency_s / MORE)})
 
 

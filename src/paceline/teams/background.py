@@ -76,9 +76,16 @@ class Background:
         self.watch.background_work = future
         return BackgroundPending(future, self.watch)
 
+    def beside(self) -> Background:
+        """Another background with a thread of its own, for what must not wait behind this one."""
+        return Background(node=self.node, across=self.across, watch=self.watch)
+
     def pause(self, seconds: float) -> None:
         """Leave the links to others for a while; called from background work."""
         time.sleep(seconds)
+
+    def close_added(self) -> None:
+        """End what was added to the background that a job's workers came with: here, nothing."""
 
     def close(self) -> None:
         """Finish what was requested and end the thread."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, Self
 
 from paceline.teams.host import is_alive, process_table, start_time
-from paceline.teams.watch import Call
+from paceline.teams.watch import Begun, Call
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,8 @@ class Beat:
     since_step_s: float
     counts: dict[str, int]
     waits: tuple[Wait, ...]
+    begun: dict[str, tuple[Begun, ...]] = field(default_factory=dict)
+    """By team: what it has begun last, told by those who have waited for long."""
     is_background_busy: bool = False
     is_over: bool = False
     """Whether it said goodbye."""
@@ -68,7 +71,12 @@ class Beat:
         """From the store."""
         fields: dict[str, Any] = json.loads(data)
         waits = (Wait(Call(*call), *rest) for call, *rest in fields.pop("waits"))
-        return cls(waits=tuple(waits), **fields)
+        begun = fields.pop("begun").items()
+        return cls(
+            waits=tuple(waits),
+            begun={team: tuple(Begun(*each) for each in calls) for team, calls in begun},
+            **fields,
+        )
 
     @property
     def front_waits(self) -> list[Wait]:
@@ -87,6 +95,14 @@ class Beat:
             return f"which computes {self.at()}, for {self.since_step_s + age_s:.0f} s now"
         wait = max(self.waits, key=lambda wait: wait.for_s)
         return f"which waits in {wait.call} {self.at()}, for {wait.for_s + age_s:.0f} s now"
+
+
+def name_all(ranks: Sequence[int], members: Sequence[Member]) -> str:
+    """Some workers and their nodes, in few words."""
+    if len(ranks) == 1:
+        return str(members[ranks[0]])
+    nodes = list(dict.fromkeys(members[rank].node for rank in ranks))
+    return f"workers {join_names([str(rank) for rank in ranks])} on {join_names(nodes)}"
 
 
 def join_names(names: list[str], *, most: int = 5) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from paceline.teams.beat import Beat, Member, join_names
+from paceline.teams.beat import Beat, Member, join_names, name_all
 from paceline.teams.watch import BACKGROUND, MEETING, Call
 
 MissingOf = Callable[[int, Call, Mapping[int, Beat]], list[int]]
@@ -35,7 +35,7 @@ def find_deadlock(
         call = next(wait.call for wait in beat.waits if wait.call.team != BACKGROUND)
         at = f"after step {beat.step}" if call.team == MEETING else beat.at()
         places.setdefault(f"{call} {at}", []).append(rank)
-    groups = [f"{_names(ranks, members)} in {place}" for place, ranks in places.items()]
+    groups = [f"{name_all(ranks, members)} in {place}" for place, ranks in places.items()]
     is_ending = any(wait.call.team == MEETING for beat in beats.values() for wait in beat.waits)
     advice = (
         "the workers have unequal numbers of batches; put the loop into `with pace.join():`"
@@ -43,10 +43,3 @@ def find_deadlock(
         else "all workers must make the same calls in the same order"
     )
     return f"the workers wait for each other: {join_names(groups)}; {advice}"
-
-
-def _names(ranks: Sequence[int], members: Sequence[Member]) -> str:
-    if len(ranks) == 1:
-        return str(members[ranks[0]])
-    nodes = list(dict.fromkeys(members[rank].node for rank in ranks))
-    return f"workers {join_names([str(rank) for rank in ranks])} on {join_names(nodes)}"

@@ -14,6 +14,7 @@ import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Self
 
 import torch
 
@@ -22,7 +23,8 @@ from paceline.teams.team import Op, Pending, Team, WrappedTeam
 # Set by the lab for its workers, as torchrun sets RANK: {"folder": …, "rates_bytes_per_s": […]}
 ENVIRONMENT_VARIABLE = "PACELINE_EMULATED_LINKS"
 
-_STATE = struct.Struct("dd")  # the time until which the link is busy; bytes sent so far
+# The time until which the link is busy; bytes sent so far; its rate, or 0 for the one it began with
+_STATE = struct.Struct("ddd")
 
 
 class EmulatedLink:
@@ -30,17 +32,28 @@ class EmulatedLink:
 
     def __init__(self, path: Path, rate_bytes_per_s: float) -> None:
         self._path = path
-        self._rate = rate_bytes_per_s
+        self._first_rate = rate_bytes_per_s
+
+    @classmethod
+    def at(cls, folder: Path, node: int, rate_bytes_per_s: float) -> Self:
+        """The link of a node in a job's folder."""
+        return cls(folder / f"link-{node}", rate_bytes_per_s)
 
     def reserve(self, num_bytes: float) -> float:
         """Queue bytes on the link; the time (time.monotonic) at which the last has crossed."""
         with self._path.open("a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            busy_until, sent = self._read(file.fileno())
-            end = max(busy_until, time.monotonic()) + num_bytes / self._rate
-            file.truncate(0)
-            os.write(file.fileno(), _STATE.pack(end, sent + num_bytes))
+            busy_until, sent, rate = self._read(file.fileno())
+            end = max(busy_until, time.monotonic()) + num_bytes / (rate or self._first_rate)
+            self._write(file.fileno(), end, sent + num_bytes, rate)
         return end
+
+    def set_rate(self, rate_bytes_per_s: float) -> None:
+        """Change the rate, for all who share the link, of what is queued from now on."""
+        with self._path.open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            busy_until, sent, _ = self._read(file.fileno())
+            self._write(file.fileno(), busy_until, sent, rate_bytes_per_s)
 
     def bytes_sent(self) -> int:
         """What crossed this link since the lab began."""
@@ -51,9 +64,14 @@ class EmulatedLink:
             return round(self._read(file.fileno())[1])
 
     @staticmethod
-    def _read(descriptor: int) -> tuple[float, float]:
+    def _read(descriptor: int) -> tuple[float, float, float]:
         data = os.pread(descriptor, _STATE.size, 0)
-        return _STATE.unpack(data) if data else (0.0, 0.0)
+        return _STATE.unpack(data) if data else (0.0, 0.0, 0.0)
+
+    @staticmethod
+    def _write(descriptor: int, busy_until: float, sent: float, rate: float) -> None:
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, _STATE.pack(busy_until, sent, rate))
 
 
 def link_of_node(environment: Mapping[str, str], node: int) -> EmulatedLink | None:
@@ -63,7 +81,7 @@ def link_of_node(environment: Mapping[str, str], node: int) -> EmulatedLink | No
         return None
     settings = json.loads(text)
     rate = settings["rates_bytes_per_s"][node]
-    return None if rate is None else EmulatedLink(Path(settings["folder"], f"link-{node}"), rate)
+    return None if rate is None else EmulatedLink.at(Path(settings["folder"]), node, rate)
 
 
 class PacedPending(Pending):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable
 from threading import get_ident
 from time import monotonic
@@ -12,7 +13,7 @@ import torch.distributed as dist
 
 from paceline.teams.groups import home_device
 from paceline.teams.team import Op, Pending, Team
-from paceline.teams.watch import Call, Watch, is_about_connections
+from paceline.teams.watch import Begun, Call, Watch, is_about_connections
 
 # torch 2.13 renamed these two; earlier versions know the old names alone.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -26,6 +27,9 @@ _REDUCE_OPS = {
 }
 
 
+_KINDS = ("all_reduce", "broadcast", "reduce_scatter", "all_gather", "barrier")
+
+
 class WorkPending(Pending):
     """A ``torch.distributed`` work handle; its waits are known to the watch."""
 
@@ -36,6 +40,7 @@ class WorkPending(Pending):
         self._call = call
         self._watch = watch
         self._is_on_host = is_on_host
+        self._was_asked = False
 
     def wait(self) -> None:
         """Block until the work is done (on CUDA: until the stream knows to wait for it)."""
@@ -53,7 +58,18 @@ class WorkPending(Pending):
 
     def done(self) -> bool:
         """Whether the work is done."""
+        self._was_asked = True
         return self._work is None or self._work.is_completed()
+
+    def __del__(self) -> None:
+        # A mistake in a strategy, which nobody else would notice: results that come too late.
+        if self._work is not None and not self._was_asked and not self._watch.is_in_trouble:
+            warnings.warn(
+                f"{self._call} was begun and never waited for, so its tensor may be used before "
+                "the result is there; keep what it returns and give it to self.wait()",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def call_when_done(self, call: Callable[[], None]) -> None:
         """Call a function when the work is done, if the host does it: CUDA's is only queued."""
@@ -90,7 +106,6 @@ class GroupTeam(Team):
     ) -> None:
         self._name = name
         self._watch = Watch() if watch is None else watch
-        self._num_begun = 0
         self._group: dist.ProcessGroup | None = group
         # Gloo's collectives stage a GPU's tensors; its messages would take them for the host's.
         self._stages_messages = "cuda:gloo" in dist.get_backend_config(group)
@@ -137,10 +152,12 @@ class GroupTeam(Team):
         *,
         peer: int | None = None,
     ) -> Pending:
-        if peer is None:  # messages are not everybody's
-            self._num_begun += 1
-            self._watch.counts[self._name] = self._num_begun
-        call = Call(self._name, kind, self._num_begun, peer)
+        if peer is None:
+            call = self._watch.note(self._name, kind, tensor.nbytes)
+            if self._watch.is_checking and self.size > 1:
+                self._check(call)
+        else:  # messages are not everybody's
+            call = Call(self._name, kind, self._watch.counts.get(self._name, 0), peer)
         try:
             work = begin()
         except RuntimeError as error:
@@ -148,6 +165,23 @@ class GroupTeam(Team):
                 raise
             raise self._watch.explain(call, error) from error
         return WorkPending(work, call, self._watch, is_on_host=tensor.device.type == "cpu")
+
+    def _check(self, call: Call) -> None:
+        """Compare with the other members what is about to begin; all raise if it differs."""
+        own = self._watch.begun[self._name][-1]
+        device = home_device(self.group)
+        kinds = sorted(_KINDS)
+        told = torch.tensor([kinds.index(own.kind), own.num_bytes], device=device)
+        heard = torch.empty(2 * self.size, dtype=torch.int64, device=device)
+        work = _all_gather(heard, told, self.group, async_op=True)
+        WorkPending(work, call, self._watch).wait()
+        rows = heard.view(self.size, 2).tolist()
+        begun = {
+            place: Begun(own.number, kinds[kind], num_bytes)
+            for place, (kind, num_bytes) in enumerate(rows)
+        }
+        if len(set(begun.values())) > 1:
+            raise self._watch.disagree(call, begun)
 
     def all_reduce(self, tensor: torch.Tensor, op: Op = "sum") -> Pending:
         """Combine the members' tensors in place.

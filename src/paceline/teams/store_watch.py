@@ -22,8 +22,9 @@ from torch._C._distributed_c10d import Store
 from paceline.teams.beat import Beat, Member, Wait, join_names
 from paceline.teams.clerk import Clerk, UnreachableError, get_all, get_if_there
 from paceline.teams.deadlock import find_deadlock
+from paceline.teams.disagreement import describe, find_disagreement
 from paceline.teams.team import TeamError
-from paceline.teams.watch import BACKGROUND, MEETING, Call, Watch, first_line
+from paceline.teams.watch import BACKGROUND, MEETING, Begun, Call, Watch, first_line
 
 _LONGEST_NOTICE_S = 30.0
 _LONGEST_BEAT_S = 1.0
@@ -135,8 +136,18 @@ class StoreWatch(Watch):
         if store.add(f"{key}-count", 1) == len(self._members):
             store.set(key, "yes")
 
+    def disagree(self, call: Call, begun: Mapping[int, Begun]) -> TeamError:
+        """What to raise where members are about to begin different operations."""
+        ranks = self._members_of(call.team, self._rank)
+        calls = {ranks[place]: each for place, each in begun.items()}
+        blame = describe(call.team, call.number, calls, members=self._members, step=self._step + 1)
+        self.is_in_trouble = True
+        self._put_failure("deadlock", blame)
+        return self._team_error(call, blame)
+
     def explain(self, call: Call, error: Exception) -> TeamError:
         """Who is to blame: whoever is said to have failed, has died, or has not come."""
+        self.is_in_trouble = True
         self.waits.pop(threading.get_ident(), None)  # nobody need be told any more
         if self._ended.is_set():
             return super().explain(call, error)
@@ -148,6 +159,7 @@ class StoreWatch(Watch):
 
     def fail(self, error: BaseException) -> None:
         """Tell the others why this worker will not come any more."""
+        self.is_in_trouble = True
         if not isinstance(error, TeamError):
             failure = f"{type(error).__name__}: {first_line(error)}"
             self._put_failure("failed", f"{self._own} has failed with {failure}")
@@ -186,9 +198,15 @@ class StoreWatch(Watch):
             since_step_s=now_s - self._step_s,
             counts=dict(self.counts),
             waits=tuple(waits),
+            begun=self._begun_of(waits),
             is_background_busy=work is not None and not work.done(),
             is_over=is_over,
         )
+
+    def _begun_of(self, waits: Sequence[Wait]) -> dict[str, tuple[Begun, ...]]:
+        """What was begun over the teams that are waited for; nothing while all goes well."""
+        slow = [wait.call.team for wait in waits if wait.for_s > self._notice_s / 2]
+        return {team: tuple(self.begun[team]) for team in slow if team in self.begun}
 
     def _put_beat(self, *, is_over: bool = False) -> Future[None]:
         beat = self._beat(is_over).encode()
@@ -252,7 +270,7 @@ class StoreWatch(Watch):
         beats = self._read_beats()
         if any(self._age_s(rank, beat) > self._silence_s for rank, beat in beats.items()):
             return
-        found = find_deadlock(
+        found = find_disagreement(beats, self._members, self._members_of) or find_deadlock(
             beats, self._members, self.missing_of, least_s=self._notice_s - self._beat_s
         )
         # Signs of life are a little old; what was seen twice is so.

@@ -93,6 +93,17 @@ class Team(ABC):
 
         """
 
+    def reduce(self, tensor: torch.Tensor, root: int, op: Op = "sum") -> Pending:
+        """Combine the members' tensors for one of them; what the others then hold is not said.
+
+        Args:
+            tensor: This member's values; becomes the result where ``root`` is.
+            root: The rank of the member that gets the result.
+            op: How to combine: ``"sum"``, ``"mean"``, ``"max"`` or ``"min"``.
+
+        """
+        return self.all_reduce(tensor, op)
+
     @abstractmethod
     def reduce_scatter(self, output: torch.Tensor, tensor: torch.Tensor, op: Op = "sum") -> Pending:
         """Combine the members' tensors; each member gets its share, in rank order.

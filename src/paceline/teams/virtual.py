@@ -187,6 +187,10 @@ class VirtualBackground(Background):
         self.journal.append(BackgroundWork(ticket, tuple(events)))
         return VirtualPending(self.journal, ticket)
 
+    def beside(self) -> Background:
+        """This one: what runs in the background is written down in one row."""
+        return self
+
     def pause(self, seconds: float) -> None:
         """Write the pause down."""
         self.journal.append(Pause(seconds))

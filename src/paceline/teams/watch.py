@@ -6,6 +6,8 @@ This class looks after nothing: a single worker has nobody to wait for, and virt
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -17,6 +19,7 @@ BACKGROUND = "background"
 """Stands for a team where the training waits for this worker's own background."""
 
 
+_NUM_REMEMBERED = 64
 _ABOUT_CONNECTIONS = ("connection", "timed out", "timeout", "broken pipe", "socket", "pair closure")
 
 
@@ -36,6 +39,14 @@ class Call(NamedTuple):
         return f"{self.kind} over the team {self.team}"
 
 
+class Begun(NamedTuple):
+    """What a worker has begun over a team; the same for all of the team's members."""
+
+    number: int
+    kind: str
+    num_bytes: int
+
+
 class Watch:
     """Takes note of what threads of this worker wait for; says nothing."""
 
@@ -44,8 +55,26 @@ class Watch:
         """By thread: what it waits in, and since when (``time.monotonic``)."""
         self.counts: dict[str, int] = {}
         """By team: how many operations this worker has begun."""
+        self.begun: dict[str, deque[Begun]] = {}
+        """By team: the last operations that this worker has begun."""
+        self.is_checking = False
+        """Whether members compare what they are about to begin, before each operation."""
+        self.is_in_trouble = False
+        """Whether something has failed, after which nothing is waited for any more."""
         self.background_work: Future[Any] | None = None
         """What the background does last."""
+
+    def note(self, team: str, kind: str, num_bytes: int) -> Call:
+        """This worker begins an operation that all of a team's members take part in."""
+        number = self.counts[team] = self.counts.get(team, 0) + 1
+        own = self.begun.setdefault(team, deque(maxlen=_NUM_REMEMBERED))
+        own.append(Begun(number, kind, num_bytes))
+        return Call(team, kind, number)
+
+    def disagree(self, call: Call, begun: Mapping[int, Begun]) -> TeamError:
+        """What to raise where members are about to begin different operations."""
+        said = ", ".join(f"worker {rank}: {each.kind}" for rank, each in begun.items())
+        return TeamError(f"{call} failed: the workers disagree on what it is ({said})")
 
     def at_step(self, step: int) -> None:
         """So many steps were taken."""
@@ -59,6 +88,7 @@ class Watch:
 
     def explain(self, call: Call, error: Exception) -> TeamError:
         """What to raise where a call failed: who is to blame, in a sentence."""
+        self.is_in_trouble = True
         return TeamError(f"{call} failed: {first_line(error)}")
 
     def fail(self, error: BaseException) -> None:

@@ -111,7 +111,7 @@ def _events_of_worker(worker: int, name: str, spans: Iterable[Span]) -> Iterator
     pid = worker + 1
     yield _metadata("process_name", pid, 0, name=name)
     yield _metadata("process_sort_index", pid, 0, sort_index=worker)
-    lanes = _lanes(spans)
+    lanes = lanes_of(spans)
     for place, (label, own) in enumerate(lanes):
         tid = 1000 * pid + place
         yield _metadata("thread_name", pid, tid, name=label)
@@ -133,7 +133,7 @@ def _metadata(kind: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
     return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": args}
 
 
-def _lanes(spans: Iterable[Span]) -> list[tuple[str, list[Span]]]:
+def lanes_of(spans: Iterable[Span]) -> list[tuple[str, list[Span]]]:
     """Spans that do not overlap, with a label: viewers drop what overlaps on one thread."""
     lanes: dict[str, list[list[Span]]] = {track: [[]] for track in TRACKS}
     for span in sorted(spans, key=_microseconds):

@@ -127,6 +127,10 @@ class TracedTeam(WrappedTeam):
             "broadcast", tensor.nbytes, lambda: self._team.broadcast(tensor, source)
         )
 
+    def reduce(self, tensor: torch.Tensor, root: int, op: Op = "sum") -> Pending:
+        """Combine the members' tensors for one of them."""
+        return self._traced("reduce", tensor.nbytes, lambda: self._team.reduce(tensor, root, op))
+
     def reduce_scatter(self, output: torch.Tensor, tensor: torch.Tensor, op: Op = "sum") -> Pending:
         """Combine the members' tensors; each gets its share. The whole is its size."""
         return self._traced(

@@ -98,6 +98,11 @@ class Tracer:
         """A collective, or a message, is over."""
         self._note(team, collective_name(kind, num_bytes), start_s, end_s)
 
+    def remark(self, text: str) -> None:
+        """Something worth reading happened in this step, such as a decision: a span beside it."""
+        if self.is_on:
+            self._note("step", text, self._step_start_s, self.now())
+
     def background_work(self, start_s: float, end_s: float) -> None:
         """Work in the background is over."""
         self._note("background", "exchange", start_s, end_s)

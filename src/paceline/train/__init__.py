@@ -1,8 +1,21 @@
 """Binding a strategy to a PyTorch training loop."""
 
 from paceline.train.attach import attach
+from paceline.train.batch_norm import SyncBatchNorm
 from paceline.train.crew import CheckpointError
+from paceline.train.loading.loader import Loader
+from paceline.train.loading.shares import share_batch
+from paceline.train.objective import Objective
 from paceline.train.pace import Pace
 from paceline.train.stats import Stats
 
-__all__ = ["CheckpointError", "Pace", "Stats", "attach"]
+__all__ = [
+    "CheckpointError",
+    "Loader",
+    "Objective",
+    "Pace",
+    "Stats",
+    "SyncBatchNorm",
+    "attach",
+    "share_batch",
+]

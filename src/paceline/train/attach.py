@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 
 from paceline.strategies import Strategy, make_strategy
 from paceline.strategies.replica import BufferMode
-from paceline.teams import Workers, find_workers
+from paceline.teams import CollectiveName, Workers, find_workers, with_collective
+from paceline.teams.collectives import check_collective
 from paceline.traces.traced_team import traced_workers
 from paceline.traces.tracer import Tracer
 from paceline.train import guard
@@ -24,17 +25,19 @@ from paceline.train.pace import Pace
 
 def attach(
     model: nn.Module,
-    optimizer: Optimizer | Sequence[Optimizer],
+    optimizer: Optimizer | Sequence[Optimizer] | None = None,
     strategy: str | Strategy = "daso",
     *,
     workers: Workers | DeviceMesh | None = None,
     timeout: float | timedelta | None = None,
     buffers: BufferMode = "mean",
+    collective: CollectiveName = "backend",
     metric: Callable[[], float] | None = None,
     report_every: int = 100,
     tensorboard: str | Path | None = None,
     trace: str | Path | None = None,
     trace_steps: tuple[int, int] = (10, 30),
+    check: bool = False,
     enabled: bool = True,
     **options: Any,
 ) -> Pace:
@@ -42,7 +45,8 @@ def attach(
 
     Args:
         model: Any module; it keeps its class and its state-dict keys. Move it to its device first.
-        optimizer: Any optimizer over the model's parameters, or a list of them.
+        optimizer: Any optimizer over the model's parameters, or a list of them. None where
+            another library's algorithm, such as SciPy's, uses :meth:`Pace.objective`.
         strategy: A name (``paceline strategies`` lists them), or a strategy object such as
             ``paceline.Daso(period=8)``.
         workers: The workers of the job. By default they are found from the launcher (torchrun,
@@ -52,6 +56,9 @@ def attach(
         buffers: What becomes of batch-norm statistics and other buffers at exchanges: ``"mean"``
             averages them over those who exchange, ``"broadcast"`` takes those of the first of
             them, ``"keep"`` leaves each worker its own.
+        collective: By which algorithm teams sum and broadcast: ``"backend"`` is Gloo's or NCCL's
+            own, ``"tree"`` and ``"ring"`` are messages between workers. ``"auto"`` times the tree
+            and the backend on this job's links, and takes what is faster for each size.
         metric: Called every ``report_every`` steps instead of ``pace.report``.
         report_every: Steps between calls of ``metric``.
         tensorboard: A folder for TensorBoard; the first worker writes.
@@ -59,17 +66,22 @@ def attach(
             communicated and waited for. The first worker writes it at ``pace.finish()``.
         trace_steps: The first step to trace, counted from 0 at this call, and the one after the
             last.
+        check: Compare before every collective that all workers begin the same one, and name the
+            first difference: for strategies of your own. It costs a small message each time.
+            Without it, workers that wait for each other are still found, after a while.
         enabled: ``False`` makes everything a no-op, so that one script trains with and without
             paceline. No process group is started.
         **options: The strategy's options, where it is given by name: ``attach(model, optimizer,
             "daso", period=8)`` is ``attach(model, optimizer, paceline.Daso(period=8))``.
 
     """
-    optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+    optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer or ())
     if buffers not in ("mean", "keep", "broadcast"):
         raise ValueError(f"buffers={buffers!r} is not known; use 'mean', 'keep' or 'broadcast'")
     if report_every < 1:
         raise ValueError(f"report_every={report_every} must be at least 1")
+    check_collective(collective)
+    device = next((parameter.device for parameter in model.parameters()), None)
     timeout_s = _seconds(timeout)
     chosen = make_strategy(strategy, **options)
     if not enabled:
@@ -81,12 +93,17 @@ def attach(
             "find_workers(timeout_s=...)"
         )
     guard.check_model(model)
-    guard.check_optimizers(model, optimizers)
+    if optimizer is not None:
+        guard.check_optimizers(model, optimizers)
     guard.claim(list(model.parameters()), chosen)
     own_workers = None
     try:
         if not isinstance(workers, Workers):
             workers = own_workers = find_workers(workers, timeout_s=timeout_s)
+        workers.watch.is_checking = check
+        workers = with_collective(workers, collective, device=device)
+        # The workers that were given stay open, but for what was added here.
+        on_detach = workers.close if own_workers is not None else workers.background.close_added
         if tracer is not None:
             workers = traced_workers(workers, tracer)
         return Pace(
@@ -99,7 +116,7 @@ def attach(
             report_every=report_every,
             monitor=Monitor(tensorboard if workers.world.rank == 0 else None),
             tracer=tracer,
-            owns_workers=own_workers is not None,
+            on_detach=on_detach,
         )
     except BaseException:
         guard.release(chosen)

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from paceline.strategies import Strategy
 from paceline.teams import Workers
+from paceline.train.loading.loaders import Loaders
 from paceline.train.plain import as_plain
 
 _STATE_VERSION = 1
@@ -26,6 +27,7 @@ class Contents:
     optimizers: Sequence[Optimizer]
     workers: Workers
     strategy: Strategy | None
+    loaders: Loaders
 
     @property
     def device(self) -> torch.device:
@@ -48,7 +50,13 @@ class Contents:
             for i, optimizer in enumerate(self.optimizers)
         ]
         model = as_plain(self.model.state_dict(), key="model")
-        return {"model": model, "optimizers": optimizers, "strategy": strategy}
+        loaders = as_plain(self.loaders.state(), key="loaders")
+        return {
+            "model": model,
+            "optimizers": optimizers,
+            "strategy": strategy,
+            "loaders": loaders,
+        }
 
     def describe(self) -> dict[str, Any]:
         """What a checkpoint's marker says about it."""
@@ -88,6 +96,7 @@ class Contents:
             )
         for one, optimizer in zip(saved, self.optimizers, strict=True):
             _check_groups(one["state"], optimizer)
+        self.loaders.check(state["loaders"])
 
     def load_strategy(self, state: Mapping[str, Any]) -> None:
         """Take over the strategy's state."""
@@ -95,10 +104,11 @@ class Contents:
             load_strategy_state(self.strategy, state["strategy"])
 
     def load_training(self, state: Mapping[str, Any]) -> None:
-        """Take over model and optimizers."""
+        """Take over model, optimizers and loaders."""
         self.model.load_state_dict(state["model"])
         for saved, optimizer in zip(state["optimizers"], self.optimizers, strict=True):
             optimizer.load_state_dict(saved["state"])
+        self.loaders.load(state["loaders"])
 
 
 def strategy_state(strategy: Strategy) -> dict[str, Any]:

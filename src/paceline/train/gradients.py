@@ -11,6 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from paceline.teams import Pending
 from paceline.train.buckets import Buckets, OnBucketReady
+from paceline.train.weighing import Weighing
 
 
 class Gradients:
@@ -21,24 +22,30 @@ class Gradients:
         parameters: Sequence[nn.Parameter],
         *,
         exchange: OnBucketReady,
+        bucket_bytes: int,
         wait: Callable[[Pending], None],
         on_begin: Callable[[], None],
         on_end: Callable[[], None],
     ) -> None:
         self._exchange = exchange
+        self._bucket_bytes = bucket_bytes
         self._wait = wait
         self._on_begin = on_begin
         self._on_end = on_end
         self._is_local = False
         self._is_backward_open = False
         self._has_local = False
+        self._is_resting = False
         self._handles: list[RemovableHandle] = []
+        self._weighing = Weighing()
         self.hook(parameters)
 
     def hook(self, parameters: Sequence[nn.Parameter]) -> None:
         """Look after these parameters, and no others."""
         self._unhook()
-        self.buckets = Buckets(parameters, self._exchange)
+        self._parameters = list(parameters)
+        self.buckets = Buckets(parameters, self._exchange, bucket_bytes=self._bucket_bytes)
+        self.buckets.weight = self._weighing.weight
         self.known = set(parameters)
         self._handles = [
             p.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
@@ -48,6 +55,7 @@ class Gradients:
     def release(self) -> None:
         """Look after no parameter, and give every gradient memory of its own again."""
         self._unhook()
+        self._weighing.reset(None)
         self.buckets.release()
 
     def _unhook(self) -> None:
@@ -69,14 +77,38 @@ class Gradients:
         """Whether all gradients are what the last exchange left: nobody has added or set any."""
         return not self._has_local and self.buckets.are_in_place()
 
-    def complete(self, *, are_all_active: bool) -> None:
-        """Exchange what is left, and wait for all."""
-        self.buckets.complete(self._wait, are_all_active=are_all_active)
+    def weigh(self, weight: float | None) -> None:
+        """What the next batch counts beside a usual one; None: all workers have that."""
+        self._is_resting = False
+        if self._has_local:
+            self._weighing.go_on(weight, self.known)
+        else:
+            self._weighing.reset(weight)
+        self.buckets.weight = self._weighing.weight
+
+    def put(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Give every parameter a gradient that is the same on all workers already."""
+        self.buckets.put(dict(zip(self._parameters, gradients, strict=True)))
         self._has_local = False
 
-    def stand_by(self) -> None:
-        """Take part in the others' exchange, contributing nothing."""
-        self.buckets.stand_by(self._wait)
+    def rest(self) -> None:
+        """No batch with a weight follows. Gradients that wait for an exchange keep theirs."""
+        if self._has_local:
+            self._is_resting = True
+        else:
+            self.weigh(None)
+
+    def complete(self, *, are_all_active: bool) -> torch.Tensor | None:
+        """Exchange what is left, and wait for all; the mean weight, unless all count alike."""
+        are_alike = are_all_active and self._weighing.are_alike
+        mean_weight = self.buckets.complete(self._wait, are_alike=are_alike)
+        self._has_local = False
+        self.weigh(None if self._is_resting else self._weighing.current)
+        return mean_weight
+
+    def stand_by(self) -> torch.Tensor:
+        """Take part in the others' exchange, contributing nothing; the mean weight."""
+        return self.buckets.stand_by(self._wait)
 
     def _on_gradient(self, parameter: torch.Tensor) -> None:
         if self._is_local:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,9 @@ from paceline.strategies import Strategy
 from paceline.teams.solo import solo_workers
 from paceline.train.checkpoint import load_checkpoint, save_checkpoint
 from paceline.train.contents import Contents
+from paceline.train.loading.host import Host
+from paceline.train.loading.loaders import Loaders
+from paceline.train.objective import Interval, Objective, make_objective
 from paceline.train.pace import Pace
 from paceline.train.stats import Stats
 
@@ -34,6 +37,7 @@ class IdlePace(Pace):
         self._stats = Stats()
         self._model = model
         self._optimizers = list(optimizers)
+        self._loaders = Loaders()
 
     @property
     def stats(self) -> Stats:
@@ -47,6 +51,33 @@ class IdlePace(Pace):
     def join(self) -> AbstractContextManager[None]:
         """There is nobody to wait for."""
         return contextlib.nullcontext()
+
+    def objective(
+        self,
+        loss_fn: Callable[..., torch.Tensor],
+        data: Any,
+        *,
+        interval: Interval = "epoch",
+        batch_size: int | None = None,
+    ) -> Objective:
+        """The loss over this worker's samples."""
+        parameters = [p for p in self._model.parameters() if p.requires_grad]
+
+        def give(gradients: Sequence[torch.Tensor]) -> None:
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
+
+        return make_objective(
+            loss_fn,
+            data,
+            interval=interval,
+            batch_size=batch_size,
+            parameters=parameters,
+            world=self.workers.world,
+            wait=lambda pending: pending.wait(),
+            give=give,
+            check=lambda: None,
+        )
 
     def skip_step(self, optimizer: Optimizer | None = None) -> None:
         """Nobody counts."""
@@ -77,5 +108,22 @@ class IdlePace(Pace):
 
     def _contents(self) -> Contents:
         return Contents(
-            model=self._model, optimizers=self._optimizers, workers=self.workers, strategy=None
+            model=self._model,
+            optimizers=self._optimizers,
+            workers=self.workers,
+            strategy=None,
+            loaders=self._loaders,
+        )
+
+    def weigh(self, count: float) -> None:
+        """There is nobody else's batch to weigh it against."""
+
+    def _loader_host(self) -> Host:
+        return Host(
+            workers=self.workers,
+            model=self._model,
+            weigh=lambda _: None,
+            rest=lambda: None,
+            waited_s=lambda: 0.0,
+            is_in_lockstep=lambda: True,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,10 +13,12 @@ from torch.optim import Optimizer
 from paceline.strategies import Replica, Strategy
 from paceline.strategies.equality import take_over
 from paceline.train import guard
+from paceline.train.batch_norm import local_statistics
 from paceline.train.gradients import Gradients
 from paceline.train.joining import Joining, Moment
 from paceline.train.meter import Meter
-from paceline.train.optimizer_steps import OptimizerSteps
+from paceline.train.objective import Objective
+from paceline.train.optimizer_steps import Closure, OptimizerSteps
 from paceline.train.skipped_steps import SkippedSteps
 
 
@@ -41,11 +44,15 @@ class Loop:
         self._report_every = report_every
         self._joining: Joining | None = None
         self._is_first_backward = True
+        self._buffers_before: list[torch.Tensor] = []
+        self.when_computed: list[Callable[[], None]] = []
+        """Called at the end of each backward pass, before anybody is waited for."""
         self.is_finished = False
         """Whether the strategy has finished, and no step was taken since."""
         self.gradients = Gradients(
             self._replica.parameters,
             exchange=strategy.bucket_ready,
+            bucket_bytes=strategy.bucket_bytes,
             wait=strategy.wait,
             on_begin=self._begin_backward,
             on_end=self._complete_gradients,
@@ -56,6 +63,7 @@ class Loop:
             is_ours=self._trains_ours,
             before=self._before_step,
             after=self._finish_step,
+            share=self._share_loss,
         )
         self._skipped = SkippedSteps(self.gradients, self._steps)
 
@@ -83,6 +91,19 @@ class Loop:
     def skip_step(self, optimizer: Optimizer | None) -> None:
         """A step of this optimizer, by default the first one, is left out."""
         self._steps.skip(self._optimizers[0] if optimizer is None else optimizer)
+
+    def weigh(self, weight: float | None) -> None:
+        """What the next batch counts beside a usual one; None: all workers have that."""
+        self.gradients.weigh(weight)
+        self._replica.weight = weight
+        # What counts nothing must leave no trace in batch norm's statistics either.
+        kept = local_statistics(self._model) if weight == 0.0 else []
+        self._buffers_before = [buffer.clone() for buffer in kept]
+
+    def rest(self) -> None:
+        """No batch with a weight follows."""
+        self.gradients.rest()
+        self._replica.weight = None
 
     def report(self, metric: float) -> None:
         """This worker reports a metric, as all do."""
@@ -113,8 +134,15 @@ class Loop:
         self._tell("backward")
 
     def _complete_gradients(self) -> None:
+        for call in self.when_computed:
+            call()
+        if self._buffers_before:
+            now = local_statistics(self._model)
+            for buffer, before in zip(now, self._buffers_before, strict=True):
+                buffer.copy_(before)
+            self._buffers_before = []
         are_all_active = self._joining is None or self._joining.are_all_active
-        self.gradients.complete(are_all_active=are_all_active)
+        self._replica.count_batch(self.gradients.complete(are_all_active=are_all_active))
         if self._skipped.was_left_out:
             self._finish_step()
         self._strategy.gradients_ready()
@@ -140,6 +168,24 @@ class Loop:
             self._skipped.was_left_out = False
             self._tell("backward")
             self._complete_gradients()
+
+    def _share_loss(self, closure: Closure) -> Closure:
+        """A closure whose loss is the mean over the workers that step alike."""
+        team = self._strategy.lockstep()
+        if team is None or team.size == 1 or isinstance(closure, Objective):
+            return closure
+        self.refuse_inside_join("an optimizer with a closure")
+
+        def shared() -> Any:
+            loss = closure()
+            if loss is None:
+                return None
+            if not torch.is_tensor(loss):
+                return team.agree(float(loss), "mean")
+            own = loss.detach()
+            return own.new_tensor(team.agree(float(own), "mean"))
+
+        return shared
 
     def _adopt(self, optimizer: Optimizer) -> None:
         """Go on with the parameters that the model has now: unfrozen, added or replaced ones."""
@@ -177,10 +223,18 @@ class Loop:
             self._report(self._metric() if is_active else 0.0)
 
     def _report(self, metric: float) -> None:
-        mean = self._strategy.workers.world.agree if self._joining is None else self._joining.mean
-        agreed = mean(metric)
+        agreed = self._mean_of(metric)
         self._strategy.report(agreed)
         self._meter.log_metric(agreed)
+
+    def _mean_of(self, metric: float) -> float:
+        """The average over the workers, weighted as their batches are."""
+        if self._joining is not None:
+            return self._joining.mean(metric)
+        world, weight = self._strategy.workers.world, self._replica.weight
+        if weight is None:
+            return world.agree(metric)
+        return world.agree(metric * weight if weight else 0.0) / world.agree(weight)
 
     def _tell(self, moment: Moment) -> None:
         if self._joining is not None:
@@ -190,7 +244,7 @@ class Loop:
     def _stand_by(self, moment: Moment) -> None:
         """Take part in what the others do, contributing nothing."""
         if moment == "backward":
-            self.gradients.stand_by()
+            self._replica.count_batch(self.gradients.stand_by())
             self._strategy.gradients_ready()
         elif moment == "step":
             self._end_step()

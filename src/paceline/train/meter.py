@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 from paceline.strategies import Strategy
 from paceline.teams import Workers
 from paceline.traces.tracer import Tracer
 from paceline.train.monitor import Monitor
 from paceline.train.stats import Stats, StepTimes
+
+_log = logging.getLogger("paceline")
 
 
 class Meter:
@@ -41,6 +45,7 @@ class Meter:
         self._workers.watch.at_step(self._strategy.step)
         if self._tracer is not None:
             self._tracer.end_step(self.stats.num_steps)
+        self._tell_news()
         self.stats.status = self._strategy.status()
         self.stats.bytes_by_team = _bytes_by_team(self._workers)
         self._monitor.log(
@@ -53,6 +58,16 @@ class Meter:
                 **self.stats.status,
             },
         )
+
+    def _tell_news(self) -> None:
+        """What the strategy has decided, the same on all workers: the first one logs it."""
+        for line in self._strategy.news:
+            if self._workers.world.rank == 0:
+                _log.info(line)
+                self._monitor.log_text(self._strategy.step, line)
+            if self._tracer is not None:
+                self._tracer.remark(line)
+        self._strategy.news.clear()
 
     def _times_since_last(self) -> StepTimes:
         now_s = self._workers.clock()

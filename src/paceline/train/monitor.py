@@ -27,6 +27,11 @@ class Monitor:
             for name, number in numbers.items():
                 self._writer.add_scalar(f"paceline/{name}", number, step)
 
+    def log_text(self, step: int, line: str) -> None:
+        """Write a line of one step."""
+        if self._writer is not None:
+            self._writer.add_text("paceline/decisions", line, step)
+
     def flush(self) -> None:
         """Write what is left to disk."""
         if self._writer is not None:

@@ -17,6 +17,8 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+Closure = Callable[[], Any]
+
 _watching: WeakSet[OptimizerSteps] = WeakSet()
 _plain_scaler_step = torch.amp.GradScaler.step
 
@@ -37,11 +39,13 @@ class OptimizerSteps:
         is_ours: Callable[[Optimizer], bool],
         before: Callable[[Optimizer], None],
         after: Callable[[], None],
+        share: Callable[[Closure], Closure],
     ) -> None:
         # Weak: torch keeps these hooks forever, and they must not keep a forgotten model alive.
         self._is_ours = WeakMethod(is_ours)
         self._before = WeakMethod(before)
         self._after = WeakMethod(after)
+        self._share = WeakMethod(share)
         self._expected = WeakSet(optimizers)
         self._round: WeakSet[Optimizer] = WeakSet()
         self._outermost: Optimizer | None = None
@@ -52,6 +56,7 @@ class OptimizerSteps:
         on_before, on_after = WeakMethod(self._on_before), WeakMethod(self._on_after)
         self._handles = [
             register_optimizer_step_pre_hook(_called(on_before)),
+            register_optimizer_step_pre_hook(_sharing(WeakMethod(self._on_closure))),
             register_optimizer_step_post_hook(_called(on_after)),
         ]
         _watching.add(self)
@@ -104,6 +109,13 @@ class OptimizerSteps:
         if before is not None:
             before(optimizer)
 
+    def _on_closure(self, optimizer: Optimizer, closure: Closure) -> Closure:
+        """Workers that decide by the loss must decide by the same; it is theirs together."""
+        share = self._share()
+        if share is None or self._outermost is not optimizer or not _decides_by_loss(optimizer):
+            return closure
+        return share(closure)
+
     def _on_after(self, optimizer: Optimizer) -> None:
         if self._outermost is not optimizer:
             return
@@ -130,6 +142,15 @@ class OptimizerSteps:
             self.close_round()
 
 
+def _decides_by_loss(optimizer: Optimizer) -> bool:
+    """Whether a closure's loss may matter: torch's own optimizers only hand it on, but for one.
+
+    Lightning always gives a closure, and reading each loss would make a GPU wait.
+    """
+    is_torchs = type(optimizer).__module__.startswith("torch.optim.")
+    return not is_torchs or isinstance(optimizer, torch.optim.LBFGS)
+
+
 def _parameters_of(optimizers: Iterable[Optimizer]) -> set[int]:
     return {
         id(parameter)
@@ -144,6 +165,27 @@ def _called(method: Callable[[], Callable[[Optimizer], None] | None]) -> Callabl
         call = method()
         if call is not None:
             call(optimizer)
+
+    return hook
+
+
+def _sharing(
+    method: Callable[[], Callable[[Optimizer, Closure], Closure] | None],
+) -> Callable[..., tuple[Any, Any] | None]:
+    """A hook that gives ``step()`` another closure, where it was given one."""
+
+    def hook(
+        optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, Any] | None:
+        call = method()
+        # step(self, closure): the optimizer itself is the first of the arguments.
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if call is None or not callable(closure):
+            return None
+        shared = call(optimizer, closure)
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": shared}
+        return (args[0], shared, *args[2:]), kwargs
 
     return hook
 

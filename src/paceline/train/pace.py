@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -19,13 +20,20 @@ from paceline.teams import Workers
 from paceline.traces.tracer import Tracer
 from paceline.train import guard
 from paceline.train import optimizer_state as states
+from paceline.train.batch_norm import bind_batch_norms, release_batch_norms
 from paceline.train.checkpoint import load_checkpoint, save_checkpoint
 from paceline.train.contents import Contents, load_strategy_state, strategy_state
 from paceline.train.fingerprint import check_agreement, fingerprint
 from paceline.train.levelling import level_models, level_optimizers
+from paceline.train.loading.host import Host
+from paceline.train.loading.loader import Loader
+from paceline.train.loading.loaders import Loaders
+from paceline.train.loading.make import make_loader
+from paceline.train.loading.sharing import ShareMode
 from paceline.train.loop import Loop
 from paceline.train.meter import Meter
 from paceline.train.monitor import Monitor
+from paceline.train.objective import Interval, Objective, make_objective
 from paceline.train.stats import Stats
 
 
@@ -51,13 +59,13 @@ class Pace:
         report_every: int,
         monitor: Monitor,
         tracer: Tracer | None,
-        owns_workers: bool = False,
+        on_detach: Callable[[], None] = lambda: None,
     ) -> None:
         self.strategy = strategy
         self.workers = workers
         self._model = model
         self._optimizers = list(optimizers)
-        self._owns_workers = owns_workers
+        self._on_detach = on_detach
         settings = {
             "buffers": buffers,
             "report_every": report_every if metric else None,
@@ -67,7 +75,8 @@ class Pace:
         described = fingerprint(model, optimizers, strategy, settings)
         check_agreement(described, workers, self._replica.device)
         take_over([*model.parameters(), *model.buffers()], workers.world, 0)
-        level_optimizers(self._optimizers, workers.world)
+        if self._optimizers:
+            level_optimizers(self._optimizers, workers.world)
         strategy.start(self._replica, workers)
         self._meter = Meter(strategy, workers, monitor=monitor, tracer=tracer)
         self._loop = Loop(
@@ -78,6 +87,9 @@ class Pace:
             metric=metric,
             report_every=report_every,
         )
+        bind_batch_norms(model, strategy)
+        self._loaders = Loaders()
+        self._mean_count: float | None = None
         self._meter.start()
 
     @property
@@ -124,6 +136,141 @@ class Pace:
         """
         return self._loop.join()
 
+    def objective(
+        self,
+        loss_fn: Callable[..., torch.Tensor],
+        data: Any,
+        *,
+        interval: Interval = "epoch",
+        batch_size: int | None = None,
+    ) -> Objective:
+        """The loss over all workers' samples, and its gradient, as a plain function.
+
+        It serves algorithms that are written for one process: ``torch.optim.LBFGS`` with its line
+        search, ``scipy.optimize.minimize``, your own. All workers get the same values, bit for
+        bit. Needs a strategy that keeps all workers equal at every step: ``"sync"``. All workers
+        call it.
+
+        Args:
+            loss_fn: Called with some of this worker's samples, returns their mean loss:
+                ``lambda x, y: F.cross_entropy(model(x), y)``.
+            data: This worker's samples: a tensor, a tuple or a mapping of tensors, or a data set.
+                Workers may have unequal numbers of them; every sample counts alike.
+            interval: How many samples of all workers make up one block of ``for block in
+                objective``, after which an algorithm updates the parameters: ``"epoch"`` takes
+                all, 1 takes one after another.
+            batch_size: The most samples that this worker computes at once, to save memory.
+
+        """
+        return make_objective(
+            loss_fn,
+            data,
+            interval=interval,
+            batch_size=batch_size,
+            parameters=self._replica.parameters,
+            world=self.workers.world,
+            wait=self.strategy.wait,
+            give=self._loop.gradients.put,
+            check=self._check_lockstep,
+        )
+
+    def _check_lockstep(self) -> None:
+        world = self.workers.world
+        if world.size > 1 and self.strategy.lockstep() is not world:
+            raise ValueError(
+                f"an objective is a function of one set of parameters, and "
+                f"{type(self.strategy).__name__} lets workers differ; attach with strategy='sync'"
+            )
+        self._loop.refuse_inside_join("an objective")
+
+    def loader(
+        self,
+        dataset: Any,
+        batch_size: int | None = None,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        sampler: Iterable[int] | None = None,
+        batch_sampler: Iterable[Sequence[int]] | None = None,
+        drop_last: bool = False,
+        lengths: Sequence[int] | None = None,
+        sharded: bool = False,
+        shares: ShareMode | Sequence[float] = "measured",
+        max_batch: int | None = None,
+        **options: Any,
+    ) -> Loader:
+        """A loader that shares a global batch among the workers by their speed.
+
+        Every sample comes exactly once per epoch, on one of the workers. Gradients are weighted, so
+        that a loss that is a mean over the worker's batch trains as one process with the whole
+        batch would. All workers call it. :meth:`save` keeps its position and the speeds.
+
+        Args:
+            dataset: A data set as torch's ``DataLoader`` takes it, the same on all workers.
+            batch_size: Samples of the global batch, that of all workers together.
+            shuffle: Whether to shuffle, anew in every epoch.
+            seed: What the order depends on, beside the epoch.
+            sampler: Another order; the first worker's counts.
+            batch_sampler: Other global batches; the first worker's count.
+            drop_last: Whether to leave out a last batch that is not full.
+            lengths: Each sample's number of tokens. ``batch_size`` then counts tokens, and so do
+                shares and weights: the loss is to be a mean over tokens.
+            sharded: Of a data set that can only be iterated: whether every worker has a stream of
+                its own. Otherwise all read the same one and each keeps its share.
+            shares: ``"measured"`` follows the workers' speeds, ``"equal"`` does not; or a number
+                for each worker, such as its relative speed.
+            max_batch: The most that this worker may have of a batch. On a GPU, the free memory is
+                respected without it.
+            **options: Further options of torch's ``DataLoader``, such as ``num_workers``.
+
+        """
+        made = make_loader(
+            self._loader_host(),
+            dataset,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            drop_last=drop_last,
+            lengths=lengths,
+            sharded=sharded,
+            shares=shares,
+            max_batch=max_batch,
+            options=options,
+        )
+        self._loaders.add(made)
+        return made
+
+    def _loader_host(self) -> Host:
+        return Host(
+            workers=self.workers,
+            model=self._model,
+            weigh=self._loop.weigh,
+            rest=self._loop.rest,
+            waited_s=lambda: self.strategy.waiting_s,
+            is_in_lockstep=lambda: self.strategy.lockstep() is self.workers.world,
+            when_computed=self._loop.when_computed,
+        )
+
+    def weigh(self, count: float) -> None:
+        """Say what the next batch counts, where a loop of your own has unequal batches.
+
+        Gradients are then averaged with these weights: with the number of samples, or of tokens,
+        that the worker's loss is the mean of, they are those of one process with all batches. All
+        workers call it before each backward pass; :meth:`loader` does so by itself.
+
+        Args:
+            count: Samples or tokens of this worker's batch; may be 0.
+
+        """
+        if not 0 <= count < math.inf:
+            raise ValueError(f"a batch cannot count {count}; give its samples or tokens")
+        if self._mean_count is None:
+            # Weights near 1 keep narrow gradients in range. Later batches are measured by this one.
+            self._mean_count = self.workers.world.agree(float(count)) or 1.0
+        self._loop.weigh(count / self._mean_count)
+
     def skip_step(self, optimizer: Optimizer | None = None) -> None:
         """Say that this step is left out: ``optimizer.step()`` will not be called.
 
@@ -165,7 +312,7 @@ class Pace:
             self._meter.finish()
             self._loop.is_finished = True
         level_models(self._replica, self.workers.world)
-        if optimizer_state:
+        if optimizer_state and self._optimizers:
             states.average(self._optimizers, self.workers.world)
         self._meter.flush()
 
@@ -175,10 +322,10 @@ class Pace:
         The workers that ``attach`` found are closed; those it was given stay open.
         """
         self._loop.detach()
+        release_batch_norms(self._model)
         guard.release(self.strategy)
         self._meter.close()
-        if self._owns_workers:
-            self.workers.close()
+        self._on_detach()
 
     def state_dict(self) -> dict[str, Any]:
         """The strategy's whole state on this worker, with what is under way (which it waits for).
@@ -199,10 +346,10 @@ class Pace:
         self._loop.is_finished = False
 
     def save(self, folder: str | Path) -> None:
-        """Write model, optimizers and strategy of every worker to ``folder``. All workers call it.
+        """Write all that a resumed run needs to ``folder``: model, optimizers, strategy, loaders.
 
-        The save before stays there until this one is complete. If a worker fails, all raise a
-        :class:`CheckpointError` that names it.
+        All workers call it. The save before stays there until this one is complete. If a worker
+        fails, all raise a :class:`CheckpointError` that names it.
 
         Args:
             folder: Where to write: on a disk that all workers share, or each node's own.
@@ -232,4 +379,5 @@ class Pace:
             optimizers=self._optimizers,
             workers=self.workers,
             strategy=self.strategy,
+            loaders=self._loaders,
         )

@@ -11,6 +11,7 @@ from paceline.zoo.data import (
     data_names,
     default_data_for,
     load_data,
+    load_data_for,
     load_digits,
     load_stdlib_text,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "data_names",
     "default_data_for",
     "load_data",
+    "load_data_for",
     "load_digits",
     "load_stdlib_text",
     "model_names",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sysconfig
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -159,6 +160,34 @@ def load_data(name: str, seed: int = 0) -> Data:
     if loader is None:
         raise ValueError(f"There is no data set {name!r}: {suggestion(name, data_names())}")
     return loader(seed)
+
+
+def load_data_for(model_name: str, data_name: str, seed: int = 0) -> Data:
+    """Load a data set in the shape that a model of the zoo reads.
+
+    Args:
+        model_name: A model's name.
+        data_name: One of :func:`data_names`; ValueError if its samples do not fit the model.
+        seed: Chooses the split, where there is a choice.
+    """
+    entry, data = zoo_entry(model_name), load_data(data_name, seed)
+    if (entry.kind, entry.input_shape) == (data.kind, data.input_shape):
+        return data
+    # The pixels of an image are features.
+    is_flat = (entry.kind, data.kind) == ("features", "image")
+    if not is_flat or math.prod(entry.input_shape) != math.prod(data.input_shape):
+        raise ValueError(
+            f"the model {entry.name} reads inputs of shape {entry.input_shape} ({entry.kind}), and "
+            f"the data set {data.name} has {data.input_shape} ({data.kind}); leave --data out to "
+            "get data that fits"
+        )
+    flat = [
+        TensorDataset(inputs.view(-1, *entry.input_shape), targets)
+        for inputs, targets in (data.train.tensors, data.test.tensors)
+    ]
+    return replace(
+        data, train=flat[0], test=flat[1], input_shape=entry.input_shape, kind="features"
+    )
 
 
 def default_data_for(model_name: str) -> str:

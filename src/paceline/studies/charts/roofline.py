@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +9,7 @@ import numpy as np
 
 from paceline.cluster import Device
 from paceline.cluster.units import format_bandwidth, format_duration, format_speed
-from paceline.studies.figures import figure, guide, log_axis
+from paceline.studies.figures import csv_text, figure, guide, log_axis
 from paceline.studies.page import Figure, Panel, Section, TextTable, chart_text
 from paceline.studies.palette import FAMILY_STYLES, Style
 from paceline.studies.roofline import RooflineKernel
@@ -149,13 +147,9 @@ def _largest(largest: Sequence[RooflineKernel], total_s: float) -> TextTable:
 
 
 def _csv(kernels: Sequence[RooflineKernel], total_s: float) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        ("kernel", "family", "count", "flop", "bytes", "seconds", "peak_flops", "share_of_time")
-    )
-    for kernel in kernels:
-        writer.writerow(
+    return csv_text(
+        ("kernel", "family", "count", "flop", "bytes", "seconds", "peak_flops", "share_of_time"),
+        (
             (
                 kernel.title,
                 kernel.family,
@@ -166,5 +160,6 @@ def _csv(kernels: Sequence[RooflineKernel], total_s: float) -> str:
                 kernel.peak_flops,
                 kernel.total_s / total_s,
             )
-        )
-    return text.getvalue()
+            for kernel in kernels
+        ),
+    )

@@ -14,12 +14,12 @@ from paceline.studies.charts.curves import (
 )
 from paceline.studies.figures import figure, line, linear_axis
 from paceline.studies.page import Figure, Panel, Section
-from paceline.studies.palette import BLUE, ORANGE, Style
+from paceline.studies.palette import TIME_STYLES
 from paceline.studies.points import Scaling
 from paceline.studies.study import Study
 from paceline.studies.table import StudyTable
 
-_PARTS = {"compute": Style(colour=BLUE), "communication and waiting": Style(colour=ORANGE)}
+_PARTS = {name: TIME_STYLES[name] for name in ("compute", "communication and waiting")}
 
 
 def time_section(study: Study) -> Section | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from paceline.steps import Step
+from paceline.steps.step import Step
 from paceline.steps.tensors import map_tensors
 
 

@@ -1,0 +1,109 @@
+"""``paceline explore``: a local page with sliders, whose curves move at once."""
+
+from __future__ import annotations
+
+import gc
+import json as json_module
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paceline.cli import frame, step_options
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    frame.command(
+        app,
+        "explore",
+        example="paceline explore resnet50 --cluster dgx-h200 --precision bf16\n"
+        "paceline explore my_model.py:make --cluster my.toml --strategy sync,diloco\n"
+        "paceline explore mlp --port 8000 --no-browser --json",
+    )(explore)
+
+
+def explore(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A zoo name, or module:callable.")],
+    cluster: Annotated[
+        str, typer.Option("--cluster", help="The cluster to begin with, or a TOML file.")
+    ] = "dgx-h200",
+    strategy: Annotated[
+        str, typer.Option("--strategy", help="Strategies, separated by commas, or 'all'.")
+    ] = "sync,local-sgd,daso",
+    workers: Annotated[
+        str | None, typer.Option("--workers", help="Numbers of workers, as 1:4096.")
+    ] = None,
+    batch: step_options.Batch = None,
+    precision: step_options.PrecisionName = "fp32",
+    memory_format: step_options.MemoryFormatName = "contiguous",
+    optimizer: step_options.OptimizerName = None,
+    input_shape: step_options.InputShape = step_options.SHAPE,
+    classes: step_options.Classes = step_options.CLASSES,
+    model_file: Annotated[
+        Path | None, typer.Option("--model-file", help="What `paceline fit` wrote.")
+    ] = None,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Where to listen; 0: any free one.")
+    ] = 0,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print the address and open nothing.")
+    ] = False,
+    json: frame.JsonFlag = False,
+) -> None:
+    """Open a page with sliders for batch, device, links and workers; Ctrl-C ends it.
+
+    It listens on loopback only. The first strategy is there after a few seconds,
+    the others follow.
+    """
+    frame.collect_rarely()
+
+    from paceline.strategies import strategy_names
+    from paceline.studies.explorer import Explorer
+    from paceline.studies.explorer.server import ExplorerServer, serve
+
+    step = step_options.make_step(
+        model,
+        batch=batch,
+        precision=precision,
+        memory_format=memory_format,
+        optimizer=optimizer,
+        input_shape=input_shape,
+        classes=classes,
+    )
+    explorer = Explorer(
+        step,
+        cluster=cluster,
+        strategies=strategy_names() if strategy == "all" else strategy.split(","),
+        workers=workers,
+        kernel_model=model_file,
+    )
+    server = ExplorerServer(explorer, port)  # a port that is taken is told before work begins
+    with frame.progress() as progress:
+        explorer.start(progress)
+    gc.freeze()  # an answer would wait for a search through all that
+
+    def ready(url: str) -> None:
+        if json:
+            # One line: whoever reads it need not wait for the end, which comes with Ctrl-C.
+            sys.stdout.write(json_module.dumps({"url": url, "model": explorer.title}) + "\n")
+        else:
+            sys.stdout.write(f"{explorer.title}: {url}  (Ctrl-C ends it)\n")
+        sys.stdout.flush()
+        if not no_browser:
+            _open(url)
+
+    if not serve(server, ready):
+        # A job is in the middle of torch's code, which aborts when the interpreter goes first.
+        sys.stdout.flush()
+        os._exit(0)
+
+
+def _open(url: str) -> None:
+    """Show the page, where there is a screen: a browser for terminals would take this one over."""
+    import webbrowser
+
+    if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        webbrowser.open(url)

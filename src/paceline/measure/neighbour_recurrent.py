@@ -1,0 +1,35 @@
+"""Random recurrent layers."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+from torch import nn
+
+from paceline.measure.random_tensors import backward, random_size
+
+_MOST_STEPS = 1 << 12  # along the sequence, of all layers and directions
+
+
+def recurrent(rng: random.Random) -> None:
+    """An LSTM, a GRU or a plain one, of one to four layers, in one direction or both."""
+    kind: Any = rng.choice((nn.LSTM, nn.LSTM, nn.LSTM, nn.GRU, nn.GRU, nn.RNN))
+    width, given = random_size(rng, 32, 2048), random_size(rng, 16, 2048)
+    num_layers, both = rng.choice((1, 1, 2, 2, 3, 4)), rng.random() < 0.35
+    batch_first = rng.random() < 0.5
+    batch, length = random_size(rng, 1, 512), random_size(rng, 8, 1024)
+    length = max(4, min(length, _MOST_STEPS // (num_layers * (2 if both else 1))))
+    batch = max(1, min(batch, (1 << 27) // (length * max(width, given))))
+    layers = kind(
+        given,
+        width,
+        num_layers=num_layers,
+        batch_first=batch_first,
+        bidirectional=both,
+        bias=rng.random() < 0.9,
+        dropout=0.1 if num_layers > 1 and rng.random() < 0.4 else 0.0,
+    )
+    shape = (batch, length, given) if batch_first else (length, batch, given)
+    backward(layers(torch.empty(shape, requires_grad=True))[0])

@@ -1,0 +1,157 @@
+"""Recurrent layers as a GPU runs them: all layers and all steps of a sequence in one cuDNN call.
+
+A CPU build has no cuDNN, but knows the shapes of its operators. Forward is `aten::_cudnn_rnn`,
+backward is `aten::_cudnn_rnn_backward`; what PyTorch does not know of them is said here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
+"""cuDNN's numbers of the kinds of layers."""
+# What cuDNN keeps of each step and layer for the backward pass, in states of the layer: read off
+# an H200 (cuDNN 9), exact for 102 sizes but for a bit per element where there is dropout.
+_KEPT = {0: 1, 1: 1, 2: 5, 3: 6}
+
+
+def use_cudnn_layers(library: torch.library.Library) -> None:
+    """Let recurrent layers dispatch to cuDNN's operators, as long as ``library`` lives."""
+    for name in MODES:
+        library.impl(f"{name}.input", _layers(name), "AutogradCPU")  # type: ignore[no-untyped-call]
+    library.impl("_cudnn_rnn_backward", _gradients, "Meta")  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    mode: int
+    width: int
+    projected: int
+    num_layers: int
+    batch_first: bool
+    dropout: float
+    train: bool
+    bidirectional: bool
+
+    @property
+    def directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    def arguments(self) -> tuple[Any, ...]:
+        """As both of cuDNN's operators take them: without packed sequences or dropout's state."""
+        kind = (self.mode, self.width, self.projected, self.num_layers, self.batch_first)
+        return (*kind, self.dropout, self.train, self.bidirectional, [], None)
+
+    def kept_states(self) -> int:
+        """What is kept per step and direction; between layers their outputs, too."""
+        states = self.width * (_KEPT[self.mode] * self.num_layers + self.num_layers - 1)
+        if self.projected:
+            states += self.num_layers * (self.width + self.projected)
+        return states if self.train else 0
+
+
+def _layers(name: str) -> Callable[..., Any]:
+    def run(
+        inputs: Tensor,
+        state: Any,
+        weights: Sequence[Tensor],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> Any:
+        hidden, cell = state if name == "lstm" else (state, None)
+        if torch.is_autocast_enabled("cpu"):
+            # As autocast does for cuDNN: once for the whole layer, not step by step.
+            dtype = torch.get_autocast_dtype("cpu")
+            inputs, hidden = inputs.to(dtype), hidden.to(dtype)
+            cell = None if cell is None else cell.to(dtype)
+            weights = [each.to(dtype) for each in weights]
+        width = (hidden if cell is None else cell).shape[-1]
+        settings = _Settings(
+            mode=MODES[name],
+            width=width,
+            projected=hidden.shape[-1] if hidden.shape[-1] != width else 0,
+            num_layers=num_layers,
+            batch_first=batch_first,
+            dropout=dropout,
+            train=train,
+            bidirectional=bidirectional,
+        )
+        with torch.autocast("cpu", enabled=False):
+            made = _CudnnLayers.apply(settings, inputs, hidden, cell, *weights)  # type: ignore[no-untyped-call]
+        return made if name == "lstm" else made[:2]
+
+    return run
+
+
+class _CudnnLayers(torch.autograd.Function):
+    """cuDNN's layers with what they keep for the backward pass: PyTorch's shapes leave it out."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        settings: _Settings,
+        inputs: Tensor,
+        hidden: Tensor,
+        cell: Tensor | None,
+        *weights: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.settings = settings
+        stride = len(weights) // (settings.num_layers * settings.directions)
+        output, last, last_cell, *_ = torch.ops.aten._cudnn_rnn.default(
+            inputs, list(weights), stride, None, hidden, cell, *settings.arguments()
+        )
+        steps = inputs.shape[0] * inputs.shape[1] * settings.directions
+        kept = inputs.new_empty(steps * settings.kept_states())
+        ctx.save_for_backward(inputs, hidden, cell, output, kept, *weights)
+        return output, last, last_cell
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        inputs, hidden, cell, output, kept, *weights = ctx.saved_tensors
+        wanted = ctx.needs_input_grad
+        mask = [wanted[1], wanted[2], cell is not None and wanted[3], any(wanted[4:])]
+        stride = len(weights) // (ctx.settings.num_layers * ctx.settings.directions)
+        flat = inputs.new_empty(0)
+        made = torch.ops.aten._cudnn_rnn_backward.default(
+            inputs,
+            weights,
+            stride,
+            flat,
+            hidden,
+            cell,
+            output,
+            *gradients[: 3 if cell is not None else 2],
+            *(() if cell is not None else (None,)),
+            *ctx.settings.arguments(),
+            kept,
+            mask,
+        )
+        of_weights = made[3] or [None] * len(weights)
+        return (None, *made[:3], *of_weights)
+
+
+def _gradients(
+    inputs: Tensor,
+    weights: Sequence[Tensor],
+    stride: int,
+    flat: Tensor,
+    hidden: Tensor,
+    cell: Tensor | None,
+    *others: Any,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, list[Tensor]]:
+    wants_input, wants_hidden, wants_cell, wants_weights = others[-1]
+    return (
+        torch.empty_like(inputs) if wants_input else None,
+        torch.empty_like(hidden) if wants_hidden else None,
+        torch.empty_like(cell) if wants_cell and cell is not None else None,
+        [torch.empty_like(each) for each in weights] if wants_weights else [],
+    )

@@ -1,0 +1,257 @@
+"""A loader that gives each worker its share of a global batch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from paceline.train.loading.epoch import Epoch, Order
+from paceline.train.loading.host import Host
+from paceline.train.loading.shares import share_samples
+from paceline.train.loading.sharing import Sharing
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """What one worker gets of a global batch."""
+
+    places: Sequence[int]
+    """In the global batch; without a share, those of a batch that counts nothing."""
+    units: float
+    """What it computes on: samples, or their sizes."""
+    weight: float | None
+    """What it counts beside an equal part of a full batch; None: all portions are that."""
+
+
+class Loader(ABC):
+    """What :meth:`paceline.Pace.loader` returns: iterate over it as over torch's ``DataLoader``.
+
+    All workers take the same number of batches. A worker without a share of one gets a small batch
+    that counts nothing, so that the loop runs the same everywhere. Every pass over the loader is an
+    epoch.
+    """
+
+    def __init__(self, host: Host, sharing: Sharing, *, identity: dict[str, Any]) -> None:
+        self._host = host
+        self._sharing = sharing
+        self._identity = identity
+        self._epoch = 0
+        self._position = 0
+        self._number = 0
+        self._is_resumed = False
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch, counted from 0; after a pass, and after a load, the next to train."""
+        return self._epoch
+
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """Samples of the next full batch for each worker; with ``lengths``, in proportion."""
+        return self._sharing.shares(self._number, int(self._identity["batch_size"]))
+
+    def __len__(self) -> int:
+        """Batches of an epoch, where that is known beforehand."""
+        raise TypeError("a data set that can only be iterated does not tell its length")
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass be this epoch, which says how samples are shuffled.
+
+        Args:
+            epoch: Counted from 0.
+
+        """
+        if epoch != self._epoch:
+            self._epoch, self._position, self._is_resumed = epoch, 0, False
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._position and not self._is_resumed:
+            self._epoch += 1  # the pass before was left early
+            self._position = 0
+        self._is_resumed = False
+        batches = self._fetch()
+        stopwatch = self._sharing.stopwatch
+        try:
+            while True:
+                self._sharing.look(self._number)
+                stopwatch.start()
+                found = next(batches, None)
+                if found is None:
+                    break
+                batch, portion = found
+                stopwatch.got(portion.units)
+                self._sharing.room.begin(portion.units)
+                self._host.weigh(portion.weight)
+                self._position += 1
+                self._number += 1
+                yield batch
+            self._epoch += 1
+            self._position = 0
+        finally:
+            self._host.rest()
+
+    @abstractmethod
+    def _fetch(self) -> Iterator[tuple[Any, Portion]]:
+        """The batches of this worker, from the current position on."""
+
+    def _portion(self, number: int, sizes: Sequence[int] | None, batch_size: int) -> Portion:
+        """This worker's part of a global batch of so many samples."""
+        rank, sharing = self._host.workers.world.rank, self._sharing
+        if sizes is not None:
+            by_worker = share_samples(sizes, sharing.speeds(number), limits=sharing.limits)
+            units = [sum(sizes[place] for place in own) for own in by_worker]
+            return self._portion_of(by_worker[rank], units, sizes=sizes)
+        shares = sharing.shares(number, batch_size)
+        start = sum(shares[:rank])
+        return self._portion_of(range(start, start + shares[rank]), shares, batch_size=batch_size)
+
+    def _portion_of(
+        self,
+        own: Sequence[int],
+        units: Sequence[int],
+        *,
+        sizes: Sequence[int] | None = None,
+        batch_size: int = 0,
+    ) -> Portion:
+        rank = self._host.workers.world.rank
+        weight = weight_of(units, rank, full=int(self._identity["batch_size"]))
+        if own:
+            return Portion(own, units[rank], weight)
+        count = min(self._host.least, batch_size if sizes is None else len(sizes))
+        filler = range(count)
+        return Portion(filler, count if sizes is None else sum(sizes[:count]), weight)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is, and the workers' speeds."""
+        return {
+            "identity": dict(self._identity),
+            "epoch": self._epoch,
+            "position": self._position,
+            "number": self._number,
+            "sharing": self._sharing.state_dict(),
+        }
+
+    def check_state_dict(self, state: dict[str, Any]) -> None:
+        """Refuse the state of a loader of other data.
+
+        Args:
+            state: What :meth:`state_dict` returned.
+
+        """
+        for name, own in self._identity.items():
+            if state["identity"].get(name) != own:
+                raise ValueError(
+                    f"the checkpoint's loader has {name}={state['identity'].get(name)}, and this "
+                    f"one {name}={own}: the same samples would come twice"
+                )
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where the saved loader was: the rest of its epoch comes first.
+
+        Args:
+            state: What :meth:`state_dict` returned on this worker.
+
+        """
+        self.check_state_dict(state)
+        self._epoch, self._position = state["epoch"], state["position"]
+        self._number = state["number"]
+        self._is_resumed = True
+        self._sharing.load_state_dict(state["sharing"])
+
+
+def weight_of(units: Sequence[int], rank: int, *, full: int) -> float | None:
+    """What a worker's part counts beside an equal part of a full batch; None where all are that."""
+    num_workers = len(units)
+    if num_workers == 1 or all(own * num_workers == full for own in units):
+        return None
+    return units[rank] * num_workers / full
+
+
+class IndexedLoader(Loader):
+    """Over a data set whose samples have indices."""
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        host: Host,
+        sharing: Sharing,
+        order: Order,
+        *,
+        identity: dict[str, Any],
+        options: dict[str, Any],
+    ) -> None:
+        super().__init__(host, sharing, identity=identity)
+        self._order = order
+        self._current: tuple[int, Epoch] | None = None
+        self._portions: deque[Portion] = deque()
+        self._data_loader = DataLoader(dataset, batch_sampler=_Drawn(self), **options)
+        self._make_epoch()
+
+    def __len__(self) -> int:
+        """Batches of the current epoch, or where a sampler orders them, of the last known one."""
+        # Workers may ask at different times, so nothing may be communicated here.
+        if self._current is None or not self._order.is_sampled:
+            return len(self._make_epoch())
+        return len(self._current[1])
+
+    def _make_epoch(self) -> Epoch:
+        if self._current is None or self._current[0] != self._epoch:
+            team, device = self._host.workers.world, self._host.device
+            self._current = (self._epoch, self._order.make(self._epoch, team, device))
+        return self._current[1]
+
+    def draw(self) -> Iterator[list[int]]:
+        """This worker's samples of every batch that is left, as they are asked for."""
+        epoch, ahead = self._make_epoch(), self._number - self._position
+        for place in range(self._position, len(epoch)):
+            indices, sizes = epoch.batch(place), self._order.sizes
+            own_sizes = None if sizes is None else [sizes[index] for index in indices]
+            portion = self._portion(ahead + place, own_sizes, len(indices))
+            self._portions.append(portion)
+            yield [indices[each] for each in portion.places]
+
+    def _fetch(self) -> Iterator[tuple[Any, Portion]]:
+        self._make_epoch()
+        self._portions.clear()
+        for batch in self._data_loader:
+            yield batch, self._portions.popleft()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Also the order, where a sampler made it and could not make it again."""
+        state = super().state_dict()
+        if self._order.is_sampled and self._position and self._current is not None:
+            epoch = self._current[1]
+            state["order"] = {"samples": epoch.order, "ends": torch.tensor(epoch.ends)}
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where the saved loader was: the rest of its epoch comes first.
+
+        Args:
+            state: What :meth:`state_dict` returned on this worker.
+
+        """
+        super().load_state_dict(state)
+        order = state.get("order")
+        if order is not None:
+            epoch = Epoch(order["samples"].cpu(), order["ends"].tolist())
+            self._current = (self._epoch, epoch)
+
+
+class _Drawn:
+    """What torch's loader takes for a batch sampler: it asks for batches as it fetches them."""
+
+    def __init__(self, loader: IndexedLoader) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._loader.draw()
+
+    def __len__(self) -> int:
+        return len(self._loader)

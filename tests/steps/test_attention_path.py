@@ -1,0 +1,91 @@
+"""Which attention CUDA fuses, and what it costs in memory where it does not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from paceline.cluster.device import Precision
+from paceline.steps import Capture, Step, capture_step
+
+BATCH, HEADS, LENGTH, WIDTH = 2, 8, 128, 64
+
+
+class Attention(nn.Module):
+    """Attention alone, with a learned factor so that there is something to train."""
+
+    def __init__(self, mask: Tensor | None = None, *, groups: int = 1, width: int = WIDTH) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.empty(HEADS, 1, width))
+        self.mask, self.groups = mask, groups
+
+    def forward(self, rows: Tensor) -> Tensor:
+        query = rows * self.factor.to(rows.dtype)
+        key = query[:, :: self.groups]
+        seen = functional.scaled_dot_product_attention(
+            query, key, key, attn_mask=self.mask, enable_gqa=self.groups > 1
+        )
+        return seen.sum()
+
+
+def captured(model: nn.Module, precision: Precision, width: int = WIDTH) -> Capture:
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    rows = torch.empty(BATCH, HEADS, LENGTH, width, dtype=dtype, device="meta")
+    return capture_step(Step(model=model, inputs=rows, precision=precision))
+
+
+def is_fused(capture: Capture) -> bool:
+    ops = {kernel.op for kernel in capture.kernels()}
+    assert ("attention" in ops) != ("_softmax" in ops)
+    return "attention" in ops
+
+
+def mask_of(dtype: torch.dtype, *, learned: bool = False) -> Tensor:
+    mask = torch.empty(BATCH, HEADS, LENGTH, LENGTH, dtype=dtype, device="meta")
+    return nn.Parameter(mask) if learned else mask
+
+
+@pytest.mark.parametrize(
+    ("precision", "mask", "learned", "groups", "width", "expected"),
+    # What torch._fused_sdp_choice answered on an H200, PyTorch 2.11.
+    [
+        ("fp32", False, False, 1, 64, True),
+        ("fp32", True, False, 1, 64, True),
+        ("fp32", True, True, 1, 64, True),
+        ("fp32", False, False, 4, 64, False),
+        ("fp32", False, False, 1, 20, True),
+        ("fp32", False, False, 1, 33, False),
+        ("bf16", False, False, 1, 64, True),
+        ("bf16", False, False, 4, 64, True),
+        ("bf16", True, False, 4, 64, True),
+        ("bf16", True, True, 1, 64, True),
+        ("bf16", True, True, 4, 64, False),
+        ("bf16", False, False, 1, 20, True),
+        ("bf16", True, False, 1, 20, False),
+    ],
+)
+def test_what_is_fused_is_what_cuda_fuses(
+    precision: Precision, mask: bool, learned: bool, groups: int, width: int, expected: bool
+) -> None:
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    given = mask_of(dtype, learned=learned) if mask else None
+    model = Attention(given, groups=groups, width=width).to("meta")
+    assert is_fused(captured(model, precision, width)) is expected
+
+
+def test_scores_that_are_not_fused_are_kept_in_memory() -> None:
+    fused = captured(Attention().to("meta"), "fp32").tensors_peak_bytes
+    kept = captured(Attention(groups=4).to("meta"), "fp32").tensors_peak_bytes
+    scores_bytes = BATCH * HEADS * LENGTH * LENGTH * 4
+    assert kept - fused >= scores_bytes
+
+
+def test_a_learned_bias_that_all_samples_share_is_not_fused() -> None:
+    shared = nn.Parameter(torch.empty(1, HEADS, LENGTH, LENGTH, device="meta"))
+    capture = captured(Attention(shared).to("meta"), "fp32")
+    assert not is_fused(capture)
+    # What CUDA's safe softmax does besides the softmax: which rows are masked, zeros for them.
+    ops = [kernel.op for kernel in capture.kernels()]
+    assert ops.count("all.dim") == 1
