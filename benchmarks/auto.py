@@ -36,6 +36,8 @@ NUM_WARM_UP_STEPS = 4
 NUM_AUTO_STEPS = 96  # 12 measured, and some looks at what was chosen
 TURN_S = 1.5
 LEAST_STEPS, MOST_STEPS = 8, 64
+# Where every step is the same, a slow link need not be waited for that often.
+LEAST_EQUAL_STEPS, EQUAL = 2, ("ddp", "sync", "sync-hierarchical")
 STEPS_BETWEEN_CHANGES = 90
 UNSHAPED = "10gbit"
 
@@ -82,8 +84,9 @@ def compare(arguments: argparse.Namespace, workers: Workers) -> dict[str, Any]:
     for name, (entry, run) in made.items():
         num_steps = NUM_AUTO_STEPS if name == "auto" else NUM_WARM_UP_STEPS
         take_turn(entry, run, num_steps, workers)
-        step_s = take_turn(entry, run, LEAST_STEPS, workers)
-        counts[name] = min(MOST_STEPS, LEAST_STEPS * max(1, round(TURN_S / step_s / LEAST_STEPS)))
+        least = LEAST_EQUAL_STEPS if name in EQUAL else LEAST_STEPS
+        step_s = take_turn(entry, run, least, workers)
+        counts[name] = min(MOST_STEPS, least * max(1, round(TURN_S / step_s / least)))
     for _ in range(arguments.rounds):
         for name, (entry, run) in made.items():
             times[name].append(take_turn(entry, run, counts[name], workers))

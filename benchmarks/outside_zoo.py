@@ -1,6 +1,7 @@
 """How far predictions are off for networks of the kinds that users bring, on the H200.
 
     python benchmarks/outside_zoo.py                       # compare with the stored measurements
+    python benchmarks/outside_zoo.py --networks fresh      # networks that nothing was chosen by
     python benchmarks/outside_zoo.py --measure steps.json  # on a machine with a GPU: measure anew
 
 Networks that need transformers or torchvision are left out where these are not installed.
@@ -18,41 +19,56 @@ from typing import Any
 
 import torch
 
+import fresh_networks
+import user_networks
 from paceline.cluster.device import Precision
 from paceline.kernels.library import load_kernel_model
 from paceline.measure.real_step import measure_step
 from paceline.rehearse.compute import compute_cost
 from paceline.steps import capture_step
-from user_networks import NETWORKS, make_step
+from user_networks import make_step
 
-STORED = Path(__file__).parents[1] / "docs/results/user_networks_h200.json"
+RESULTS = Path(__file__).parents[1] / "docs/results"
+NETWORKS = {"users": user_networks.NETWORKS, "fresh": fresh_networks.NETWORKS}
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 BUSY = 0.9  # of a step: below that the host limits it
 
 
-def measure(path: Path) -> None:
+def _measured(
+    name: str, batch: int, precision: Precision, networks: user_networks.Networks
+) -> dict[str, Any]:
+    step = make_step(name, batch, precision, device="cuda", networks=networks)
+    return asdict(measure_step(step, rounds=3, target_s=0.1))
+
+
+def measure(path: Path, group: str) -> None:
     rows: list[dict[str, Any]] = []
-    for name, (_, batches, _) in NETWORKS.items():
+    networks = NETWORKS[group]
+    facts = {"benchmark": f"{group}_networks", "machine": torch.cuda.get_device_name()}
+    for name, (_, batches, _) in networks.items():
         for precision in PRECISIONS:
-            step = make_step(name, batches[0], precision, device="cuda")
-            facts = {"network": name, "batch": batches[0], "precision": precision}
-            rows.append(facts | asdict(measure_step(step, rounds=3, target_s=0.1)))
+            row: dict[str, Any] = {"network": name, "batch": batches[0], "precision": precision}
+            try:
+                rows.append(row | _measured(name, batches[0], precision, networks))
+            except (ImportError, RuntimeError) as problem:  # of a library's version, or memory
+                print(f"{name} in {precision} is left out: {problem}")
+                continue
+            finally:
+                gc.collect()
+                torch.cuda.empty_cache()
             print(rows[-1], flush=True)
-            del step
-            gc.collect()
-            torch.cuda.empty_cache()
-    machine = torch.cuda.get_device_name()
-    path.write_text(
-        json.dumps({"benchmark": "user_networks", "machine": machine, "steps": rows}, indent=1)
-    )
+            path.write_text(json.dumps(facts | {"steps": rows}, indent=1))
 
 
-def compare() -> list[dict[str, Any]]:
-    model = load_kernel_model("h200")
+def compare(group: str, model_file: Path | None) -> list[dict[str, Any]]:
+    model = load_kernel_model("h200", model=model_file)
     found = []
-    for row in json.loads(STORED.read_text())["steps"]:
+    stored = RESULTS / f"{group if group == 'fresh' else 'user'}_networks_h200.json"
+    for row in json.loads(stored.read_text())["steps"]:
+        network, batch, precision = row["network"], row["batch"], row["precision"]
         try:
-            capture = capture_step(make_step(row["network"], row["batch"], row["precision"]))
+            step = make_step(network, batch, precision, networks=NETWORKS[group])
+            capture = capture_step(step)
         except ImportError as problem:
             print(f"{row['network']} is left out: {problem}")
             continue
@@ -73,12 +89,14 @@ def compare() -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--networks", choices=NETWORKS, default="users")
+    parser.add_argument("--model", type=Path, help="a model that paceline fit wrote")
     parser.add_argument("--measure", type=Path)
     arguments = parser.parse_args()
     if arguments.measure:
-        measure(arguments.measure)
+        measure(arguments.measure, arguments.networks)
         return
-    rows = compare()
+    rows = compare(arguments.networks, arguments.model)
     print("| network | precision | limit | real step | error | range | memory |")
     print("|---|---|---|--:|--:|--:|--:|")
     for row in rows:

@@ -355,31 +355,38 @@ class _BiasedLayer(nn.Module):
         return made
 
 
-def _pixel_loss(made: Tensor, wanted: Tensor) -> Tensor:
+def pixel_loss(made: Tensor, wanted: Tensor) -> Tensor:
     return functional.mse_loss(made.float(), wanted)
 
 
-def _class_loss(made: Tensor, wanted: Tensor) -> Tensor:
+def class_loss(made: Tensor, wanted: Tensor) -> Tensor:
     return functional.cross_entropy(made, wanted)
 
 
-def _click_loss(made: Tensor, wanted: Tensor) -> Tensor:
+def click_loss(made: Tensor, wanted: Tensor) -> Tensor:
     return functional.binary_cross_entropy_with_logits(made, wanted)
 
 
-def _words(batch: int, length: int, most: int) -> Tensor:
+def random_words(batch: int, length: int, most: int) -> Tensor:
     return torch.randint(most, (batch, length))
 
 
 Made = tuple[nn.Module, Any, Any, Callable[[Any, Any], Tensor] | None]
+Networks = Mapping[str, tuple[Callable[[int], Made], tuple[int, ...], str]]
+"""By name: what makes it for a batch size, the batch sizes to try, the optimizer."""
 
 
 def _speech(batch: int) -> Made:
-    return SpeechEncoder(), torch.randn(batch, 1, 80_000), _words(batch, 1, 32)[:, 0], _class_loss
+    return (
+        SpeechEncoder(),
+        torch.randn(batch, 1, 80_000),
+        random_words(batch, 1, 32)[:, 0],
+        class_loss,
+    )
 
 
 def _wavenet(batch: int) -> Made:
-    return WaveNet(), torch.randn(batch, 1, 16_000), _words(batch, 1, 256)[:, 0], _class_loss
+    return WaveNet(), torch.randn(batch, 1, 16_000), random_words(batch, 1, 256)[:, 0], class_loss
 
 
 def _volume(batch: int) -> Made:
@@ -387,13 +394,13 @@ def _volume(batch: int) -> Made:
         VolumeUNet(),
         torch.randn(batch, 1, 96, 96, 96),
         torch.randint(4, (batch, 96, 96, 96)),
-        _class_loss,
+        class_loss,
     )
 
 
 def _denoiser(batch: int) -> Made:
     image = torch.randn(2, batch, 4, 64, 64)
-    return Denoiser(), image[0], image[1], _pixel_loss
+    return Denoiser(), image[0], image[1], pixel_loss
 
 
 def _segmenter(batch: int) -> Made:
@@ -401,44 +408,49 @@ def _segmenter(batch: int) -> Made:
         Segmenter(),
         torch.randn(batch, 3, 512, 512),
         torch.randint(21, (batch, 512, 512)),
-        _class_loss,
+        class_loss,
     )
 
 
 def _generator(batch: int) -> Made:
-    return Generator(), torch.randn(batch, 128, 1, 1), torch.randn(batch, 3, 128, 128), _pixel_loss
+    return Generator(), torch.randn(batch, 128, 1, 1), torch.randn(batch, 3, 128, 128), pixel_loss
 
 
 def _recommender(batch: int) -> Made:
     inputs = (torch.randn(batch, 13), torch.randint(100_000, (batch, 16)))
-    return Recommender(), inputs, torch.rand(batch, 1), _click_loss
+    return Recommender(), inputs, torch.rand(batch, 1), click_loss
 
 
 def _graph(batch: int) -> Made:
     """``batch`` thousand nodes with ten edges each."""
     nodes = batch * 1000
     inputs = (torch.randn(nodes, 128), torch.randint(nodes, (2, 10 * nodes)))
-    return GraphNet(), inputs, torch.randint(40, (nodes,)), _class_loss
+    return GraphNet(), inputs, torch.randint(40, (nodes,)), class_loss
 
 
 def _language_lstm(batch: int) -> Made:
-    tokens = _words(128, batch, 33_000)
-    return LanguageLstm(), tokens, tokens.flatten(), _class_loss
+    tokens = random_words(128, batch, 33_000)
+    return LanguageLstm(), tokens, tokens.flatten(), class_loss
 
 
 def _speech_gru(batch: int) -> Made:
-    return SpeechGru(), torch.randn(batch, 1, 161, 600), _words(batch, 1, 29)[:, 0], _class_loss
+    return (
+        SpeechGru(),
+        torch.randn(batch, 1, 161, 600),
+        random_words(batch, 1, 29)[:, 0],
+        class_loss,
+    )
 
 
 def _biased(batch: int) -> Made:
-    tokens = _words(batch, 512, 32_000)
-    return BiasedTransformer(), tokens, tokens.flatten(), _class_loss
+    tokens = random_words(batch, 512, 32_000)
+    return BiasedTransformer(), tokens, tokens.flatten(), class_loss
 
 
 def _transformers(name: str, batch: int) -> Made:
     import transformers as library
 
-    tokens = _words(batch, 512, 30_000)
+    tokens = random_words(batch, 512, 30_000)
     inputs: dict[str, Any] = {"input_ids": tokens, "labels": tokens.clone()}
     if name == "t5":
         model: nn.Module = library.T5ForConditionalGeneration(
@@ -482,7 +494,7 @@ def _transformers(name: str, batch: int) -> Made:
         )
         inputs = {
             "input_features": torch.randn(batch, 80, 3000),
-            "labels": _words(batch, 128, 30_000),
+            "labels": random_words(batch, 128, 30_000),
         }
     return model, inputs, None, None
 
@@ -491,10 +503,10 @@ def _video(batch: int) -> Made:
     import torchvision
 
     model = torchvision.models.video.r2plus1d_18(weights=None)
-    return model, torch.randn(batch, 3, 16, 112, 112), _words(batch, 1, 400)[:, 0], _class_loss
+    return model, torch.randn(batch, 3, 16, 112, 112), random_words(batch, 1, 400)[:, 0], class_loss
 
 
-NETWORKS: Mapping[str, tuple[Callable[[int], Made], tuple[int, ...], str]] = {
+NETWORKS: Networks = {
     "speech-encoder": (_speech, (16,), "adamw"),
     "wavenet": (_wavenet, (16,), "adamw"),
     "volume-unet": (_volume, (4,), "adamw"),
@@ -512,12 +524,18 @@ NETWORKS: Mapping[str, tuple[Callable[[int], Made], tuple[int, ...], str]] = {
     "whisper": (lambda batch: _transformers("whisper", batch), (8,), "adamw"),
     "video": (_video, (16,), "sgd"),
 }
-"""By name: what makes it for a batch size, the batch sizes to try, the optimizer."""
 
 
-def make_step(name: str, batch: int, precision: Precision, *, device: str = "meta") -> Step:
+def make_step(
+    name: str,
+    batch: int,
+    precision: Precision,
+    *,
+    device: str = "meta",
+    networks: Networks = NETWORKS,
+) -> Step:
     """The training step of one of these networks; off the meta device it can really run."""
-    make, _, optimizer = NETWORKS[name]
+    make, _, optimizer = networks[name]
     with torch.device(device):
         model, inputs, targets, loss = make(batch)
     return Step(

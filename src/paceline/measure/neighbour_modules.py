@@ -42,12 +42,29 @@ def batched_product(rng: random.Random) -> None:
 
 
 def batch_norm(rng: random.Random) -> None:
-    """Batch norm of images."""
-    channels = random_size(rng, 3, 2048)
-    image = random_image(rng, channels).requires_grad_()
+    """Batch norm of images, signals and volumes; norms of each sample run the same kernels."""
+    style = rng.random()
+    if style < 0.2:
+        image, norm = _signal_or_volume(rng, random_size(rng, 3, 1024))
+    else:
+        channels = random_size(rng, 3, 2048)
+        image, norm = random_image(rng, channels), nn.BatchNorm2d(channels)
+        if style > 0.92 and image.shape[0] * channels < 65_536:
+            norm = nn.InstanceNorm2d(channels)
     if torch.is_autocast_enabled("cpu") and rng.random() < 0.8:
-        image = image.detach().to(torch.get_autocast_dtype("cpu")).requires_grad_()
-    backward(nn.BatchNorm2d(channels)(image))
+        image = image.to(torch.get_autocast_dtype("cpu"))
+    backward(norm(image.requires_grad_()))
+
+
+def _signal_or_volume(rng: random.Random, channels: int) -> tuple[Tensor, nn.Module]:
+    """An input of one or three dimensions, and its batch norm."""
+    if rng.random() < 0.6:
+        length = random_size(rng, 16, 65_536)
+        batch = max(2, min(random_size(rng, 2, 512), (1 << 27) // (channels * length)))
+        return torch.empty(batch, channels, length), nn.BatchNorm1d(channels)
+    side, frames = rng.choice((7, 14, 28, 56, 64, 112)), rng.choice((2, 4, 8, 16, 32))
+    batch = max(1, min(random_size(rng, 1, 64), (1 << 27) // (channels * frames * side**2)))
+    return torch.empty(batch, channels, frames, side, side), nn.BatchNorm3d(channels)
 
 
 def layer_norm(rng: random.Random) -> None:
@@ -158,6 +175,12 @@ _ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (
     torch.abs,
     torch.sqrt,
     torch.rsqrt,
+    torch.log,
+    functional.softplus,
+    lambda x: functional.prelu(x, x.new_ones(1)),
+    lambda x: functional.glu(x, -1) if x.shape[-1] % 2 == 0 else torch.sin(x),
+    lambda x: x.clamp(-1.0, 1.0),
+    lambda x: x.masked_fill(torch.empty(x.shape, dtype=torch.bool), 0.0),
     lambda x: x**2,
     lambda x: x**3,
     lambda x: x.float(),
