@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paceline.cluster import Precision
-from paceline.steps import Kernel, Step, capture_step
+from paceline.steps import Capture, Kernel, Step, capture_step
 from paceline.steps.step import MemoryFormat
 
 
@@ -34,6 +34,13 @@ class Captured:
     kernels: list[Kernel]
     counts: list[int]
     num_calls: int
+
+    @classmethod
+    def of(cls, capture: Capture) -> Captured:
+        """A whole captured step."""
+        counts = Counter(capture.kernels())
+        num_calls = sum(1 for call in capture.calls if call.kernels)
+        return cls(list(counts), list(counts.values()), num_calls)
 
 
 def has_timm() -> bool:

@@ -36,7 +36,7 @@ from paceline.kernels.products import (
 )
 from paceline.kernels.transfer import reached, work_of
 from paceline.rehearse.compute import step_uncertainty
-from paceline.steps import Kernel
+from paceline.steps import Kernel, capture_step, zoo_step
 from paceline.steps.kernel import Operand
 
 DATA = Path(__file__).parent / "data"
@@ -200,6 +200,24 @@ def single_gpu(options: Options) -> dict[str, Any]:
     return {"summary": summary, "rows": rows}
 
 
+def eight_gpus(options: Options) -> dict[str, Any]:
+    """Lambda's figures of ResNet-50 on one GPU; nothing was chosen by looking at them."""
+    rows, known = [], {}
+    for row in read_table(DATA / "lambda_resnet50.csv"):
+        if row["num_gpus"] != "1":
+            continue
+        precision, batch = row["precision"], int(row["batch_per_gpu"])
+        if (precision, batch) not in known:
+            step = zoo_step("resnet50", batch=batch, precision=precision)  # type: ignore[arg-type]
+            known[precision, batch] = Captured.of(capture_step(step))
+        rows.append(
+            {"network": "resnet50", "precision": precision, "batch": batch}
+            | {"device": row["device"], "system": row["system"]}
+            | compared(known[precision, batch], row["device"], batch / float(row["samples_per_s"]))
+        )
+    return {"summary": {"all of them": summarised(rows)}, "rows": rows}
+
+
 def speed_up(options: Options) -> dict[str, Any]:
     """Forward passes on an RTX 4090 against an RTX 3090: how many times as fast.
 
@@ -283,6 +301,7 @@ SECTIONS: dict[str, Section] = {
     "products": products,
     "training on an RTX 3090": training,
     "one V100 or A100": single_gpu,
+    "ResNet-50 on eight GPUs": eight_gpus,
     "RTX 4090 over RTX 3090": speed_up,
 }
 
