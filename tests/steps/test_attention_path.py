@@ -89,3 +89,26 @@ def test_a_learned_bias_that_all_samples_share_is_not_fused() -> None:
     # What CUDA's safe softmax does besides the softmax: which rows are masked, zeros for them.
     ops = [kernel.op for kernel in capture.kernels()]
     assert ops.count("all.dim") == 1
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_decoders_of_transformers_build_no_mask_for_rows_of_one_sequence(packed: bool) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=HEADS * WIDTH,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=HEADS,
+        num_key_value_heads=2,
+        vocab_size=64,
+        use_cache=False,
+    )
+    tokens = torch.zeros(BATCH, LENGTH, dtype=torch.int64, device="meta")
+    inputs = {"input_ids": tokens, "labels": tokens}
+    if packed:  # the batch says which tokens belong together, so a mask is needed
+        inputs["position_ids"] = tokens
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(config)
+    capture = capture_step(Step(model=model, inputs=inputs, precision="fp32"))
+    # As on an H200: without a mask queries stay grouped, which fp32 has no fused kernel for.
+    assert is_fused(capture) == packed

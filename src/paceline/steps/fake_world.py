@@ -24,6 +24,7 @@ from paceline.steps.closure import remade, requires_closure
 from paceline.steps.cuda_like import cuda_like
 from paceline.steps.step import AUTOCAST_DTYPES, Step
 from paceline.steps.tensors import map_tensors, tensors_in
+from paceline.steps.unpacked import unpacked_sequences
 
 
 class FakeWorld:
@@ -74,7 +75,12 @@ class FakeWorld:
 def fake_world(step: Step) -> Iterator[FakeWorld]:
     """The step's model, batch and optimizer as fakes, dispatched as a CUDA build would."""
     autocast = step.precision in AUTOCAST_DTYPES
-    with cuda_like(autocast=autocast), FakeTensorMode(allow_non_fake_inputs=True), _no_warnings():
+    with (
+        cuda_like(autocast=autocast),
+        unpacked_sequences(step.inputs),
+        FakeTensorMode(allow_non_fake_inputs=True),
+        _no_warnings(),
+    ):
         yield FakeWorld(step)
 
 
