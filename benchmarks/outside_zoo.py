@@ -13,6 +13,7 @@ import argparse
 import gc
 import json
 import statistics
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,10 @@ def compare(group: str, model_file: Path | None) -> list[dict[str, Any]]:
     model = load_kernel_model("h200", model=model_file)
     found = []
     stored = RESULTS / f"{group if group == 'fresh' else 'user'}_networks_h200.json"
+    if not stored.is_file():
+        sys.exit(
+            f"There are no measurements in {stored.name}; make them with --measure, on an H200."
+        )
     for row in json.loads(stored.read_text())["steps"]:
         network, batch, precision = row["network"], row["batch"], row["precision"]
         try:
