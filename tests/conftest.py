@@ -1,6 +1,9 @@
-"""Which tests run first."""
+"""Which tests run first, and what none may leave behind."""
 
 from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,3 +20,11 @@ LONGEST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests of the longest files first; the rest stays in order."""
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+
+
+@pytest.fixture(autouse=True)
+def no_process_group_is_left() -> Iterator[None]:
+    """A job inside the test's own process would be found by the tests that come after it."""
+    yield
+    torch_distributed = sys.modules.get("torch.distributed")
+    assert torch_distributed is None or not torch_distributed.is_initialized()
