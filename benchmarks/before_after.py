@@ -1,11 +1,11 @@
 """What two source trees differ in: predictions to the last digit, trained models bit for bit.
 
-    python benchmarks/before_after.py BEFORE [AFTER]
+    python benchmarks/before_after.py BEFORE AFTER [LATER ...]
 
-Each is a folder with a ``src``, or a git revision; AFTER is this tree by default. Both run in
-processes of their own, by the public API alone, and only what both know is compared: models,
-clusters and strategies by their names, the figures of a prediction by theirs. Two rounds of
-training in the same tree tell what changes from run to run.
+Each is a folder with a ``src``, or a git revision, and is compared with the one before it. Trees
+run in processes of their own, by the public API alone, and only what both know is compared: models,
+clusters and strategies by their names, the figures of a prediction by theirs. Each tree trains
+twice, which tells what changes from run to run.
 
 Strategies that let a late exchange arrive when it does are told to wait for it. A tree whose
 strategies have no ``weighting`` counts nodes alike; its models are compared under "nodes alike".
@@ -24,12 +24,13 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent.parent
-MODELS = ("small-cnn", "resnet50", "vgg16", "vit-b16", "gpt2")
-CLUSTERS = ("dgx-h200", "dgx-a100", "aws-p3-16xlarge", "ethernet-10g", "mixed", "lab-2x2")
+MODELS = ("small-cnn", "resnet50", "small-gpt")
+CLUSTERS = ("dgx-h200", "dgx-a100", "ethernet-10g", "mixed", "lab-2x2")
 PRECISIONS = ("fp32", "bf16")
 STRATEGIES = (
     *("sync", "sync-hierarchical", "local-sgd", "post-local-sgd", "diloco"),
@@ -60,7 +61,7 @@ def record_predictions() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for model in MODELS:
         for precision in PRECISIONS:
-            step = paceline.load_step(model, precision=precision)
+            step = paceline.load_step(model, precision=precision)  # type: ignore[arg-type]
             for cluster in CLUSTERS:
                 for strategy in STRATEGIES:
                     try:
@@ -82,6 +83,11 @@ def _flat(figures: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def record_models() -> dict[str, Any]:
+    """The trained models of a first and a second run."""
+    return {"once": _trained_models(), "again": _trained_models()}
+
+
+def _trained_models() -> dict[str, Any]:
     """The hashes of all workers' trained parameters and buffers, by layout and strategy."""
     context = multiprocessing.get_context("spawn")
     found: dict[str, Any] = {}
@@ -235,18 +241,19 @@ def print_predictions(before: Mapping[str, Any], after: Mapping[str, Any]) -> No
         print(f"  step_s, {cluster}, {strategy}: {len(changes)} differ, by {span}")
 
 
-def print_models(before: Mapping[str, Any], after: Mapping[str, Any], again: Any) -> None:
+def print_models(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     """Which strategies train another model than before, and which never train the same twice."""
-    changed, unstable = compare(before, after), compare(after, again)
-    num_shared = len(before.keys() & after.keys())
+    changed = compare(before["once"], after["once"])
+    unstable = compare(before["once"], before["again"]) | compare(after["once"], after["again"])
+    num_shared = len(before["once"].keys() & after["once"].keys())
     print(f"\ntrained models: {num_shared - len(changed)} of {num_shared} are the same to the bit")
     for key in sorted(changed):
-        note = " (differs from run to run)" if key in unstable else ""
-        equal = " and ".join(
-            f"{len(set(tree[key].values()))} different models {when}"
-            for when, tree in (("before", before), ("after", after))
-        )
-        print(f"  {key}: another model{note}; {equal}")
+        note = "differs from run to run" if key in unstable else "another model"
+        equal = [len(set(tree["once"][key].values())) == 1 for tree in (before, after)]
+        print(f"  {key}: {note}; workers end equal before: {equal[0]}, after: {equal[1]}")
+
+
+PRINTERS = {"predictions": print_predictions, "models": print_models}
 
 
 def main() -> None:
@@ -255,7 +262,7 @@ def main() -> None:
     )
     parser.add_argument("trees", nargs="*", metavar="TREE")
     parser.add_argument("--what", choices=[*RECORDERS, "both"], default="both")
-    parser.add_argument("--out", type=Path, help="All differences, as JSON.")
+    parser.add_argument("--out", type=Path, help="All that was recorded, as JSON.")
     parser.add_argument("--record", choices=RECORDERS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.record:
@@ -264,21 +271,20 @@ def main() -> None:
         found = RECORDERS[arguments.record]()
         arguments.out.write_text(json.dumps({"source": paceline.__file__, "found": found}))
         return
-    if not 1 <= len(arguments.trees) <= 2:
-        parser.error("give one or two trees")
+    if len(arguments.trees) < 2:
+        parser.error("give at least two trees")
+    chosen = [*RECORDERS] if arguments.what == "both" else [arguments.what]
+    found = {}
     with tempfile.TemporaryDirectory() as folder:
-        trees = [_unpack(tree, Path(folder)) for tree in [*arguments.trees, str(HERE)][:2]]
-        chosen = [*RECORDERS] if arguments.what == "both" else [arguments.what]
-        differences = {}
+        for name in arguments.trees:
+            tree = _unpack(name, Path(folder))
+            found[name] = {what: record(tree, what) for what in chosen}
+    for before, after in pairwise(arguments.trees):
+        print(f"\n{before} -> {after}")
         for what in chosen:
-            before, after = (record(tree, what) for tree in trees)
-            differences[what] = compare(before, after)
-            if what == "predictions":
-                print_predictions(before, after)
-            else:
-                print_models(before, after, record(trees[1], what))
+            PRINTERS[what](found[before][what], found[after][what])
     if arguments.out:
-        arguments.out.write_text(json.dumps(differences, indent=1, sort_keys=True) + "\n")
+        arguments.out.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
 
 
 def _unpack(tree: str, folder: Path) -> Path:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from paceline.measure.links import MeasuredLink
     from paceline.steps import Step
 
+# With --quick, for each size of message.
+_QUICK_S = 0.15
+
 app = frame.new_app(help_text="Measure kernels and links, and write the results into files.")
 
 
@@ -34,6 +37,9 @@ def links(
     largest: Annotated[
         str, typer.Option("--largest", help="The largest message; the smallest has 64 KiB.")
     ] = "32 MiB",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Measure for seconds, less exactly.")
+    ] = False,
     workers: Annotated[
         int | None,
         typer.Option("--workers", min=2, help="Start this many workers here, if no launcher did."),
@@ -68,8 +74,13 @@ def links(
     from paceline.cluster import dump_cluster, load_cluster
     from paceline.cluster.units import parse_size
     from paceline.measure.known_step import known_step
-    from paceline.measure.links import SIZES_BYTES, measure_links, measured_cluster
-    from paceline.measure.workers import is_compared_with_profile, measure_workers
+    from paceline.measure.links import (
+        SECONDS_PER_SIZE,
+        SIZES_BYTES,
+        measure_links,
+        measured_cluster,
+    )
+    from paceline.measure.workers import ROUNDS, is_compared_with_profile, measure_workers
     from paceline.steps import capture_step
     from paceline.teams import find_workers
     from paceline.teams.backend import device_in_use
@@ -105,6 +116,7 @@ def links(
                 " torchrun, srun, mpirun or 'paceline lab run --'"
             )
         options = ["--out", str(out), "--cluster", cluster, "--largest", largest]
+        options += ["--quick"] if quick else []
         if model is not None:
             options += ["--model", model, "--precision", precision]
             options += ["--batch", str(batch)] if batch is not None else []
@@ -117,8 +129,9 @@ def links(
     device = base.node_kinds[0].device.name
     job = find_workers()
     step = known_step(make_step(str(device_in_use())), device) if model is not None else None
-    measured = measure_links(job, sizes_bytes=sizes_bytes)
-    met = measure_workers(job, device=device, step=step)
+    seconds_per_size, rounds = (_QUICK_S, 1) if quick else (SECONDS_PER_SIZE, ROUNDS)
+    measured = measure_links(job, sizes_bytes=sizes_bytes, seconds_per_size=seconds_per_size)
+    met = measure_workers(job, device=device, step=step, rounds=rounds)
     is_profiled = step is not None or is_compared_with_profile(device)
     dist.destroy_process_group()
     if job.world.rank != 0:
