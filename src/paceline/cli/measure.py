@@ -28,6 +28,7 @@ app = frame.new_app(help_text="Measure kernels and links, and write the results 
     "srun paceline measure links --out my-cluster.toml --model resnet50 --batch 64\n"
     "paceline lab run --link 1gbit -- paceline measure links --out lab.toml",
 )
+@step_options.spread
 def links(
     out: Annotated[Path, typer.Option("--out", help="The cluster's TOML file to write.")],
     cluster: Annotated[
@@ -51,11 +52,7 @@ def links(
         ),
     ] = None,
     batch: step_options.Batch = None,
-    precision: step_options.PrecisionName = "fp32",
-    memory_format: step_options.MemoryFormatName = "contiguous",
-    optimizer: step_options.OptimizerName = None,
-    input_shape: step_options.InputShape = step_options.SHAPE,
-    classes: step_options.Classes = step_options.CLASSES,
+    described: step_options.StepOptions = step_options.DEFAULTS,
     json: frame.JsonFlag = False,
 ) -> None:
     """Measure the links of the job this runs in, and write them into a cluster's file.
@@ -93,16 +90,7 @@ def links(
 
     def make_step(where: str) -> Step:
         assert model is not None
-        return step_options.make_step(
-            model,
-            batch=batch,
-            precision=precision,
-            memory_format=memory_format,
-            optimizer=optimizer,
-            input_shape=input_shape,
-            classes=classes,
-            device=where,
-        )
+        return described.load(model, batch=batch, device=where)
 
     if model is not None:
         capture_step(make_step("meta"))  # mistakes are reported before a job starts
@@ -118,11 +106,8 @@ def links(
         options = ["--out", str(out), "--cluster", cluster, "--largest", largest]
         options += ["--quick"] if quick else []
         if model is not None:
-            options += ["--model", model, "--precision", precision]
+            options += ["--model", model, *described.arguments()]
             options += ["--batch", str(batch)] if batch is not None else []
-            options += ["--memory-format", memory_format, "--input", input_shape]
-            options += ["--classes", str(classes)]
-            options += ["--optimizer", optimizer] if optimizer else []
         raise typer.Exit(_run_job(workers, [*options, *(["--json"] if json else [])]))
     if torch.cuda.is_available():
         torch.cuda.set_device(place.gpu_index % torch.cuda.device_count())
