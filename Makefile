@@ -24,10 +24,12 @@ types: setup
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-# Three processes on two cores: jobs of several workers wait for each other most of their time.
+# Four processes on two cores: jobs of several workers wait for each other most of their time.
 # Threads that have nothing to do sleep; by default they spin, in the way of the other processes.
+# Compiled modules are kept, whatever the environment says: hundreds of processes import them.
 tests: setup
-	OMP_WAIT_POLICY=passive $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=passive \
+	  $(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 setup: $(VENV)/installed
 

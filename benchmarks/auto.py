@@ -159,7 +159,7 @@ def main() -> None:
         return
     links = arguments.change.split(",") if arguments.change else [arguments.link]
     rates = [UNSHAPED if link == "unshaped" else link for link in links]
-    cluster = lay_out(nodes=arguments.nodes, workers=str(arguments.workers), link=rates[0])
+    cluster = lay_out(nodes=arguments.nodes, workers_per_node=str(arguments.workers), link=rates[0])
     outcome_file = arguments.out.absolute().with_suffix(".part")
     progress = arguments.out.absolute().with_suffix(".progress")
     environment = {"AUTO_OUTCOME": str(outcome_file), "AUTO_PROGRESS": str(progress)}

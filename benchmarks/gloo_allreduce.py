@@ -59,7 +59,7 @@ def run(lab: Lab, command: list[str]) -> None:
 def fit_link(link: str, num_nodes: int, largest: str, folder: Path) -> Cluster:
     out = folder / f"{link}-{num_nodes}.toml"
     command = ["-m", "paceline", "measure", "links", "--cluster", "lab-2x2"]
-    with Lab(lay_out(nodes=num_nodes, workers="1", link=link)) as lab:
+    with Lab(lay_out(nodes=num_nodes, workers_per_node="1", link=link)) as lab:
         run(lab, [*command, "--out", str(out), "--largest", largest])
     return load_cluster(out)
 
@@ -73,7 +73,7 @@ def errors_of(cluster: Cluster, num_nodes: int, times_s: dict[int, float]) -> Ar
 
 def measure(link: str, num_nodes: int, largest: str, folder: Path) -> dict[int, float]:
     out = folder / f"{link}-{num_nodes}.json"
-    with Lab(lay_out(nodes=num_nodes, workers="1", link=link)) as lab:
+    with Lab(lay_out(nodes=num_nodes, workers_per_node="1", link=link)) as lab:
         run(lab, [str(Path(__file__).resolve()), "--worker", str(out), "--largest", largest])
     return {int(size): seconds for size, seconds in json.loads(out.read_text("utf-8")).items()}
 

@@ -112,7 +112,9 @@ def main() -> None:
     if "LAB_STEPS_TIMES" in os.environ:
         work(arguments)
         return
-    cluster = lay_out(nodes=arguments.nodes, workers=arguments.workers, link=arguments.link)
+    cluster = lay_out(
+        nodes=arguments.nodes, workers_per_node=arguments.workers, link=arguments.link
+    )
     with Lab(cluster, emulation="namespaces") as lab:
         environment = {"LAB_STEPS_TIMES": str(arguments.out.absolute())}
         code = lab.run([sys.executable, *sys.argv], environment=environment)

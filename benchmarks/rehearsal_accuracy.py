@@ -203,7 +203,7 @@ def measure(layout: str, link: str, out: Path) -> dict[str, Any]:
     """What this same script wrote, run by all workers of a lab."""
     nodes, workers = layout.split("x")
     part = out.with_suffix(f".{layout}.{link}.json").absolute()
-    with Lab(lay_out(nodes=int(nodes), workers=workers, link=link)) as lab:
+    with Lab(lay_out(nodes=int(nodes), workers_per_node=workers, link=link)) as lab:
         command = [sys.executable, *sys.argv]
         code = lab.run(command, environment={RESULT: str(part)}, output=sys.stderr)
     if code != 0:

@@ -78,7 +78,7 @@ def measure_job(out: Path) -> None:
 def measure(link: str, num_workers: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "times.json")
-        with Lab(lay_out(nodes=num_workers, workers="1", link=link)) as lab:
+        with Lab(lay_out(nodes=num_workers, workers_per_node="1", link=link)) as lab:
             command = [sys.executable, str(Path(__file__).resolve()), "--worker", str(out)]
             if lab.run(command, output=sys.stderr) != 0:
                 raise RuntimeError(f"the job of {num_workers} workers failed")

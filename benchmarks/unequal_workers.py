@@ -106,7 +106,7 @@ def main() -> None:
     if "LOCAL_RANK" in os.environ:
         run_worker(arguments)
         return
-    with Lab(lay_out(nodes=2, workers="2", link="1gbit")) as lab:
+    with Lab(lay_out(nodes=2, workers_per_node="2", link="1gbit")) as lab:
         result: dict[str, Any] = {
             "benchmark": "unequal workers",
             "batch": BATCH,

@@ -1,6 +1,6 @@
 """L-BFGS with a line search over all workers' data; three lines make it parallel.
 
-torchrun --nproc-per-node 4 examples/lbfgs.py    # the same losses as: python examples/lbfgs.py
+torchrun --nproc-per-node 2 examples/lbfgs.py    # the same losses as: python examples/lbfgs.py
 """
 
 import torch

@@ -11,7 +11,7 @@ from functools import cache
 import torch
 
 from paceline.cluster.devices import load_device
-from paceline.kernels import FittedModel, Profile, Timing
+from paceline.kernels import FittedModel, KernelModel, Profile, Timing
 from paceline.measure.kernel_fit import fit_profile
 from paceline.steps import Kernel, Operand
 
@@ -92,3 +92,11 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+@cache
+def plain_kernel_model() -> KernelModel:
+    """What a fit without any steps makes of the profile; how good it is makes no difference."""
+    with one_thread():
+        plain = fit_profile(profile(), num_steps=20)
+    return KernelModel(plain.device, plain, profile().measured())

@@ -15,14 +15,14 @@ def test_the_default_is_two_by_two_at_100_mbit() -> None:
 
 
 def test_numbers_replace_the_clusters() -> None:
-    layout = lay_out(nodes=3, workers="1", link="1gbit")
+    layout = lay_out(nodes=3, workers_per_node="1", link="1gbit")
     assert layout.workers_per_node == (1, 1, 1)
     assert link_rates_bytes_per_s(layout) == (125e6,) * 3
 
 
 def test_unequal_workers_say_how_many_nodes() -> None:
-    assert lay_out(workers="2,1,3").workers_per_node == (2, 1, 3)
-    assert lay_out(nodes=2, workers="2,1").workers_per_node == (2, 1)
+    assert lay_out(workers_per_node="2,1,3").workers_per_node == (2, 1, 3)
+    assert lay_out(nodes=2, workers_per_node="2,1").workers_per_node == (2, 1)
 
 
 def test_a_file_of_unequal_nodes(tmp_path: Path) -> None:
@@ -54,21 +54,21 @@ between = { latency = "1 ms", bandwidth = "50 Mbit/s" }
 @pytest.mark.parametrize("workers", ["0", "-1", "two", "", "2,0", "2,,1"])
 def test_bad_worker_counts(workers: str) -> None:
     with pytest.raises(ValueError, match="a number of at least 1"):
-        lay_out(workers=workers)
+        lay_out(workers_per_node=workers)
 
 
 def test_workers_that_contradict_nodes() -> None:
     with pytest.raises(ValueError, match="describes 2 nodes but --nodes says 3"):
-        lay_out(nodes=3, workers="2,1")
+        lay_out(nodes=3, workers_per_node="2,1")
 
 
 def test_several_numbers_need_one_kind_of_node() -> None:
     with pytest.raises(ValueError, match="needs a cluster with one kind of node"):
-        lay_out(cluster="mixed", workers="2,1", link="1gbit")
+        lay_out(cluster="mixed", workers_per_node="2,1", link="1gbit")
 
 
 def test_slow_workers() -> None:
-    layout = lay_out(workers="2,1")
+    layout = lay_out(workers_per_node="2,1")
     assert parse_slow([], layout) == {}
     assert parse_slow(["1:0=2.0", "0:1=3"], layout) == {(1, 0): 2.0, (0, 1): 3.0}
     assert parse_slow(["1:0=2.0,0:1=3"], layout) == {(1, 0): 2.0, (0, 1): 3.0}
@@ -89,7 +89,7 @@ def test_slow_workers() -> None:
 )
 def test_bad_slow_workers(text: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        parse_slow([text], lay_out(workers="2,1"))
+        parse_slow([text], lay_out(workers_per_node="2,1"))
 
 
 def test_a_preset_keeps_its_own_numbers() -> None:

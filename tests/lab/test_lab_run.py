@@ -224,7 +224,7 @@ def test_kill_9_ends_the_workers_and_the_next_lab_sweeps(
     assert len(left) == (3 if emulation == "namespaces" else 0)
     assert len(list(tmp_path.glob(f"paceline-{lab.process.pid}-*"))) == 1
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with Lab(lay_out(nodes=1, workers="1")):
+    with Lab(lay_out(nodes=1, workers_per_node="1")):
         pass
     assert namespaces_of(lab.process.pid) == []
     assert list(tmp_path.glob("paceline-*")) == []

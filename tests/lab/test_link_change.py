@@ -33,7 +33,7 @@ for name in sys.argv[2:]:
 def test_a_lab_changes_a_rate_under_way(tmp_path: Path) -> None:
     script = tmp_path / "measure.py"
     script.write_text(MEASURE)
-    with Lab(lay_out(nodes=2, workers="1", link="200mbit")) as lab:
+    with Lab(lay_out(nodes=2, workers_per_node="1", link="200mbit")) as lab:
 
         def look() -> None:
             if (tmp_path / "before").exists() and not (tmp_path / "changed").exists():

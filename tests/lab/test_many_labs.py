@@ -66,7 +66,7 @@ def test_nothing_is_left_after_many_labs_and_some_killed(
         # Neither the other's death nor the sweeping of it disturbs this one.
         assert lasting.wait(timeout=60) == 0
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with Lab(lay_out(nodes=2, workers="1")):
+    with Lab(lay_out(nodes=2, workers_per_node="1")):
         assert namespaces_of(*pids) == []
         assert [path.name for path in NAMESPACES.iterdir() if is_orphan(path.name)] == []
         assert processes_with(str(tmp_path)) == []

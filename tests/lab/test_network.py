@@ -113,7 +113,7 @@ def test_a_lab_whose_owner_lives_is_not_swept() -> None:
     with Network(new_lab_name(), [1e7, 1e7]) as built:
         inside = enter(built.namespaces[1], "sleep", "60")
         wait_until(lambda: command_of(inside.pid) == "sleep")
-        with Lab(lay_out(nodes=2, workers="1")):
+        with Lab(lay_out(nodes=2, workers_per_node="1")):
             pass
         assert all((NAMESPACES / name).exists() for name in built.namespaces)
         assert inside.poll() is None

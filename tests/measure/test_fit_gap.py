@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -11,24 +12,25 @@ from paceline.kernels import FittedModel, KernelModel, Profile
 from paceline.kernels.fitted import load_model
 from paceline.measure.kernel_fit import fit_profile
 from paceline.rehearse.step_prices import device_calls_s
-from paceline.steps import capture_step, zoo_step
-from synthetic_profile import one_thread, profile
+from paceline.steps import Capture, capture_step, zoo_step
+from synthetic_profile import one_thread, plain_kernel_model, profile
 
 GAP_S = 3e-6
 NAMES = ("mlp", "small-cnn", "small-gpt")
-CAPTURES = {name: capture_step(zoo_step(name, batch=64)) for name in NAMES}
+
+
+@functools.cache
+def capture_of(name: str) -> Capture:
+    return capture_step(zoo_step(name, batch=64))
 
 
 def kernels_s(name: str) -> float:
     """By the networks of a profile without steps."""
-    with one_thread():
-        plain = fit_profile(profile(), num_steps=20)
-    model = KernelModel(plain.device, plain, profile().measured())
-    return sum(each.seconds for each in model.estimate(CAPTURES[name].kernels()))
+    return sum(each.seconds for each in plain_kernel_model().estimate(capture_of(name).kernels()))
 
 
 def device_step(name: str, *, gap_s: float = GAP_S, busy: float = 0.95) -> dict[str, Any]:
-    num_calls = sum(len(call.kernels) > 0 for call in CAPTURES[name].calls)
+    num_calls = sum(len(call.kernels) > 0 for call in capture_of(name).calls)
     step_s = kernels_s(name) + gap_s * num_calls
     return {
         "model": name,
@@ -70,7 +72,7 @@ def test_every_call_that_runs_kernels_is_followed_by_it(tmp_path: Any) -> None:
     fitted = fit([device_step("mlp")])
     path = tmp_path / "with-gap.model.safetensors"
     fitted.save(path)
-    with_gap, calls = load_model(path), CAPTURES["mlp"].calls
+    with_gap, calls = load_model(path), capture_of("mlp").calls
     assert with_gap.gap_s == fitted.gap_s > 0
     table = profile().measured()
     plain = fit([])

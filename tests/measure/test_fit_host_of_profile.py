@@ -2,44 +2,51 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
 
 from paceline.cluster.device import Precision
-from paceline.kernels import FittedModel, KernelModel, Profile, Timing
+from paceline.kernels import FittedModel, Profile, Timing
 from paceline.kernels.host import HostCosts
 from paceline.measure.kernel_fit import fit_profile
 from paceline.steps import Capture, capture_step, zoo_step
 from paceline.steps.recorder import Call
-from synthetic_profile import activation, one_thread, profile
+from synthetic_profile import activation, one_thread, plain_kernel_model, profile
 
 CASES: list[tuple[str, Precision]] = [
     (name, precision)
     for name in ("mlp", "small-cnn", "small-gpt", "alexnet", "resnet18")
     for precision in ("fp32", "bf16")
 ]
-CAPTURES: dict[tuple[str, Precision], Capture] = {
-    (name, precision): capture_step(zoo_step(name, batch=2, precision=precision))
-    for name, precision in CASES
-}
-OPS = sorted({call.op for capture in CAPTURES.values() for call in capture.calls})
-TRUE = HostCosts(
-    dispatch_s={op: 1e-6 * (1 + index % 7) for index, op in enumerate(OPS)},
-    tensor_s=1e-7,
-    factors={
-        "forward": 2.0,
-        "backward": 1.4,
-        "optimizer": 1.8,
-        "modules": 8e-6,
-        "nodes": 2e-6,
-        "steps": 4e-5,
-    },
-)
+
+
+@functools.cache
+def capture_of(case: tuple[str, Precision]) -> Capture:
+    name, precision = case
+    return capture_step(zoo_step(name, batch=2, precision=precision))
+
+
+@functools.cache
+def true_costs() -> HostCosts:
+    ops = sorted({call.op for case in CASES for call in capture_of(case).calls})
+    return HostCosts(
+        dispatch_s={op: 1e-6 * (1 + index % 7) for index, op in enumerate(ops)},
+        tensor_s=1e-7,
+        factors={
+            "forward": 2.0,
+            "backward": 1.4,
+            "optimizer": 1.8,
+            "modules": 8e-6,
+            "nodes": 2e-6,
+            "steps": 4e-5,
+        },
+    )
 
 
 def host_s(case: tuple[str, Precision]) -> float:
-    return float(TRUE.calls_s(CAPTURES[case]).sum())
+    return float(true_costs().calls_s(capture_of(case)).sum())
 
 
 def fit(device_type: str, *, wrong: str = "", without: tuple[str, ...] = ()) -> FittedModel:
@@ -47,13 +54,11 @@ def fit(device_type: str, *, wrong: str = "", without: tuple[str, ...] = ()) -> 
 
     It also has an operator that no step uses, measured in one large kernel alone.
     """
-    with one_thread():
-        plain = fit_profile(profile(), num_steps=20)  # how good it is makes no difference here
-    kernels = KernelModel(plain.device, plain, profile().measured())
+    kernels = plain_kernel_model()
     steps: list[dict[str, Any]] = []
     for case in CASES:
         host = host_s(case) * (20 if case[0] == wrong else 1)
-        device = sum(each.seconds for each in kernels.estimate(CAPTURES[case].kernels()))
+        device = sum(each.seconds for each in kernels.estimate(capture_of(case).kernels()))
         steps.append(
             {
                 "model": case[0],
@@ -68,8 +73,8 @@ def fit(device_type: str, *, wrong: str = "", without: tuple[str, ...] = ()) -> 
         )
     large = activation("tanh", 1 << 24)
     timings = {**profile().timings, large: Timing(0.08, 4, ("net",))}
-    dispatch_s = {**TRUE.dispatch_s, "tanh": 0.08}
-    host_facts = {"dispatch_s": dispatch_s, "tensor_s": TRUE.tensor_s}
+    dispatch_s = {**true_costs().dispatch_s, "tanh": 0.08}
+    host_facts = {"dispatch_s": dispatch_s, "tensor_s": true_costs().tensor_s}
     facts = {**profile().facts, "device_type": device_type, "host": host_facts, "steps": steps}
     with one_thread():
         return fit_profile(Profile(facts, timings), num_steps=20, without=without)
@@ -78,7 +83,7 @@ def fit(device_type: str, *, wrong: str = "", without: tuple[str, ...] = ()) -> 
 def check(host: HostCosts, tolerance: float) -> None:
     assert host.is_known
     for case in CASES:
-        assert host.calls_s(CAPTURES[case]).sum() == pytest.approx(host_s(case), rel=tolerance)
+        assert host.calls_s(capture_of(case)).sum() == pytest.approx(host_s(case), rel=tolerance)
 
 
 def test_a_gpus_host_is_fitted_to_the_hosts_times() -> None:

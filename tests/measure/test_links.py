@@ -61,7 +61,7 @@ def test_the_cluster_has_the_jobs_nodes_and_links_and_the_rest_of_its_base() -> 
 
 def test_the_command_starts_workers_of_its_own(tmp_path: Path) -> None:
     out = tmp_path / "this-machine.toml"
-    options = ("--workers", "2", "--out", str(out), "--largest", "256 KiB", "--json")
+    options = ("--workers", "2", "--out", str(out), "--largest", "256 KiB", "--quick", "--json")
     done = run_cli("measure", "links", *options, "--model", "mlp", "--batch", "4")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)

@@ -246,6 +246,8 @@ def test_the_command_tells_its_address_and_ends_with_ctrl_c() -> None:
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        # A test run that a shell put into the background ignores Ctrl-C; the command should not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stdout is not None
         found = json.loads(process.stdout.readline())

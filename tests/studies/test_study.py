@@ -10,6 +10,7 @@ import pytest
 from paceline.cluster import load_cluster
 from paceline.rehearse import predict
 from paceline.steps import Step, zoo_step
+from paceline.strategies import LocalSgd, Strategy
 from paceline.studies import Study, study
 from paceline.studies.crossings import Curve, crossings_of
 
@@ -36,6 +37,17 @@ def found(step: Step) -> Study:
         memory_bandwidth=[0.5, 1.0, 2.0],
         maps=[("workers", "link")],
     )
+
+
+def test_strategies_as_objects_are_told_apart_by_their_options(step: Step) -> None:
+    strategies: list[str | Strategy] = ["local-sgd", LocalSgd(period=2), LocalSgd(period=16)]
+    found = study(step, cluster=CLUSTER, strategies=strategies, workers=[8], maps=[])
+    assert found.strategies == ("local-sgd", "local-sgd(period=2)", "local-sgd(period=16)")
+    for title, strategy in zip(found.strategies, strategies, strict=True):
+        said = predict(step, cluster=CLUSTER, strategy=strategy)
+        assert found.base_row(title)["step_s"] == pytest.approx(said.step_s, rel=1e-4)
+    with pytest.raises(ValueError, match="names one of them twice"):
+        study(step, cluster=CLUSTER, strategies=["sync", "sync"])
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

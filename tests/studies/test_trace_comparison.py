@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from jobs import run_job
 from paceline.cli import frame, main
 from paceline.studies.trace_comparison import compare_traces
+from paceline.teams import Workers
 from paceline.traces.trace import write_trace
 from paceline.train import attach
 from synthetic_reports import spans, trace_files
@@ -68,16 +70,20 @@ def test_a_trace_without_steps_is_refused(tmp_path: Path) -> None:
         compare_traces(path, path)
 
 
-def test_the_command_on_a_measured_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A real run of one worker against the prediction of the same step."""
-    measured, predicted = tmp_path / "measured.json", tmp_path / "predicted.json"
+def train_traced(workers: Workers, trace: Path) -> None:
     model = torch.nn.Linear(64, 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with attach(model, optimizer, "sync", trace=measured, trace_steps=(2, 6)):
+    with attach(model, optimizer, "sync", workers=workers, trace=trace, trace_steps=(2, 6)):
         for _ in range(8):
             optimizer.zero_grad()
             model(torch.randn(32, 64)).square().mean().backward()
             optimizer.step()
+
+
+def test_the_command_on_a_measured_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A real run of one worker against the prediction of the same step."""
+    measured, predicted = tmp_path / "measured.json", tmp_path / "predicted.json"
+    run_job(train_traced, measured, nodes=(1,))
     model_arguments = ["mlp", "--device", "h200", "--trace", str(predicted)]
     assert frame.run(main.app, ["predict", *model_arguments]) == 0
     capsys.readouterr()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json as json_module
 import sys
 from pathlib import Path
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from paceline.studies import Advice
     from paceline.studies.advise import Change
 
-_OBJECTS_BETWEEN_COLLECTIONS = 500_000
-
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
@@ -33,8 +30,9 @@ def register(app: typer.Typer) -> None:
     )(advise)
 
 
+@step_options.spread
 def advise(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A zoo name, or module:callable.")],
+    model: step_options.Model,
     cluster: Annotated[
         str, typer.Option("--cluster", help="Built-in clusters or TOML files, by commas.")
     ],
@@ -52,28 +50,17 @@ def advise(
     samples: Annotated[
         int | None, typer.Option("--samples", min=1, help="Samples of an epoch.")
     ] = None,
-    epochs: Annotated[
-        float, typer.Option("--epochs", help="How often the run sees the samples.")
-    ] = 1.0,
+    epochs: step_options.Epochs = 1.0,
     deadline: Annotated[
         str | None, typer.Option("--deadline", help="How long the run may take, as 8h or 1h30m.")
     ] = None,
     budget: Annotated[
         float | None, typer.Option("--budget", help="US dollars that the run may cost.")
     ] = None,
-    jitter: Annotated[
-        float | None,
-        typer.Option("--jitter", min=0, help="How much workers' times vary, as 0.05."),
-    ] = None,
+    jitter: step_options.Jitter = None,
     batch: step_options.Batch = None,
-    precision: step_options.PrecisionName = "fp32",
-    memory_format: step_options.MemoryFormatName = "contiguous",
-    optimizer: step_options.OptimizerName = None,
-    input_shape: step_options.InputShape = step_options.SHAPE,
-    classes: step_options.Classes = step_options.CLASSES,
-    model_file: Annotated[
-        Path | None, typer.Option("--model-file", help="What `paceline fit` wrote.")
-    ] = None,
+    described: step_options.StepOptions = step_options.DEFAULTS,
+    model_file: step_options.ModelFile = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="A folder for report.html and advice.json.")
     ] = None,
@@ -81,7 +68,7 @@ def advise(
     json: frame.JsonFlag = False,
 ) -> None:
     """Advise how to train: strategy, periods, wire, batch, buckets, nodes and cluster."""
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)  # see predict
+    frame.collect_rarely()
 
     from paceline.studies import advise as find_advice
     from paceline.studies.wishes import parse_time
@@ -89,15 +76,7 @@ def advise(
     report_options.check(out, images)
     if not epochs > 0 or (epochs != 1.0 and samples is None):
         raise ValueError("--epochs needs --samples, the samples of one epoch, and is above 0.")
-    step = step_options.make_step(
-        model,
-        batch=batch,
-        precision=precision,
-        memory_format=memory_format,
-        optimizer=optimizer,
-        input_shape=input_shape,
-        classes=classes,
-    )
+    step = described.load(model, batch=batch)
     with frame.progress() as progress:
         found = find_advice(
             step,

@@ -6,7 +6,6 @@ import gc
 import json as json_module
 import os
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,8 +24,9 @@ def register(app: typer.Typer) -> None:
     )(explore)
 
 
+@step_options.spread
 def explore(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A zoo name, or module:callable.")],
+    model: step_options.Model,
     cluster: Annotated[
         str, typer.Option("--cluster", help="The cluster to begin with, or a TOML file.")
     ] = "dgx-h200",
@@ -37,14 +37,8 @@ def explore(
         str | None, typer.Option("--workers", help="Numbers of workers, as 1:4096.")
     ] = None,
     batch: step_options.Batch = None,
-    precision: step_options.PrecisionName = "fp32",
-    memory_format: step_options.MemoryFormatName = "contiguous",
-    optimizer: step_options.OptimizerName = None,
-    input_shape: step_options.InputShape = step_options.SHAPE,
-    classes: step_options.Classes = step_options.CLASSES,
-    model_file: Annotated[
-        Path | None, typer.Option("--model-file", help="What `paceline fit` wrote.")
-    ] = None,
+    described: step_options.StepOptions = step_options.DEFAULTS,
+    model_file: step_options.ModelFile = None,
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="Where to listen; 0: any free one.")
     ] = 0,
@@ -64,15 +58,7 @@ def explore(
     from paceline.studies.explorer import Explorer
     from paceline.studies.explorer.server import ExplorerServer, serve
 
-    step = step_options.make_step(
-        model,
-        batch=batch,
-        precision=precision,
-        memory_format=memory_format,
-        optimizer=optimizer,
-        input_shape=input_shape,
-        classes=classes,
-    )
+    step = described.load(model, batch=batch)
     explorer = Explorer(
         step,
         cluster=cluster,

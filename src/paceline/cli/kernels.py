@@ -25,6 +25,7 @@ def register(app: typer.Typer) -> None:
     )(kernels)
 
 
+@step_options.spread
 def kernels(
     out: Annotated[
         Path, typer.Option("--out", help="The profile to write or to continue: *.kernels.gz.")
@@ -39,11 +40,7 @@ def kernels(
         typer.Option("--model", help="Measure this step first: a zoo name, or module:callable."),
     ] = None,
     batch: step_options.Batch = None,
-    precision: step_options.PrecisionName = "fp32",
-    memory_format: step_options.MemoryFormatName = "contiguous",
-    optimizer: step_options.OptimizerName = None,
-    input_shape: step_options.InputShape = step_options.SHAPE,
-    classes: step_options.Classes = step_options.CLASSES,
+    described: step_options.StepOptions = step_options.DEFAULTS,
     threads: Annotated[
         int | None, typer.Option("--threads", min=1, help="Threads of CPU kernels.")
     ] = None,
@@ -82,18 +79,7 @@ def kernels(
         import torch
 
         torch.set_num_threads(threads)
-    steps = [
-        step_options.make_step(
-            name,
-            batch=batch,
-            precision=precision,
-            memory_format=memory_format,
-            optimizer=optimizer,
-            input_shape=input_shape,
-            classes=classes,
-        )
-        for name in model or ()
-    ]
+    steps = [described.load(name, batch=batch) for name in model or ()]
     with frame.progress() as report:
 
         def draw() -> Profile:

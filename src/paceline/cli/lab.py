@@ -16,7 +16,9 @@ ClusterOption = Annotated[
 NodesOption = Annotated[int | None, typer.Option("--nodes", min=1, help="Number of nodes.")]
 WorkersOption = Annotated[
     str | None,
-    typer.Option("--workers", help="Workers per node: 2, or one number each: 2,1."),
+    typer.Option(
+        "--workers-per-node", "--workers", help="Workers per node: 2, or one number each: 2,1."
+    ),
 ]
 LinkOption = Annotated[
     str | None,
@@ -68,7 +70,7 @@ def run(
     from paceline.lab.layout import lay_out, parse_slow
     from paceline.lab.timetable import LabEvent, LinkChange, parse_changes
 
-    layout = lay_out(cluster=cluster, nodes=nodes, workers=workers, link=link)
+    layout = lay_out(cluster=cluster, nodes=nodes, workers_per_node=workers, link=link)
     changes = parse_changes(change or [], layout)
     notes = frame.stderr_console()
     with Lab(layout, slow=parse_slow(slow or [], layout), emulation=emulation) as lab:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from paceline.measure.links import MeasuredLink
     from paceline.steps import Step
 
+# With --quick, for each size of message.
+_QUICK_S = 0.15
+
 app = frame.new_app(help_text="Measure kernels and links, and write the results into files.")
 
 
@@ -25,6 +28,7 @@ app = frame.new_app(help_text="Measure kernels and links, and write the results 
     "srun paceline measure links --out my-cluster.toml --model resnet50 --batch 64\n"
     "paceline lab run --link 1gbit -- paceline measure links --out lab.toml",
 )
+@step_options.spread
 def links(
     out: Annotated[Path, typer.Option("--out", help="The cluster's TOML file to write.")],
     cluster: Annotated[
@@ -34,6 +38,9 @@ def links(
     largest: Annotated[
         str, typer.Option("--largest", help="The largest message; the smallest has 64 KiB.")
     ] = "32 MiB",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Measure for seconds, less exactly.")
+    ] = False,
     workers: Annotated[
         int | None,
         typer.Option("--workers", min=2, help="Start this many workers here, if no launcher did."),
@@ -45,11 +52,7 @@ def links(
         ),
     ] = None,
     batch: step_options.Batch = None,
-    precision: step_options.PrecisionName = "fp32",
-    memory_format: step_options.MemoryFormatName = "contiguous",
-    optimizer: step_options.OptimizerName = None,
-    input_shape: step_options.InputShape = step_options.SHAPE,
-    classes: step_options.Classes = step_options.CLASSES,
+    described: step_options.StepOptions = step_options.DEFAULTS,
     json: frame.JsonFlag = False,
 ) -> None:
     """Measure the links of the job this runs in, and write them into a cluster's file.
@@ -68,8 +71,13 @@ def links(
     from paceline.cluster import dump_cluster, load_cluster
     from paceline.cluster.units import parse_size
     from paceline.measure.known_step import known_step
-    from paceline.measure.links import SIZES_BYTES, measure_links, measured_cluster
-    from paceline.measure.workers import is_compared_with_profile, measure_workers
+    from paceline.measure.links import (
+        SECONDS_PER_SIZE,
+        SIZES_BYTES,
+        measure_links,
+        measured_cluster,
+    )
+    from paceline.measure.workers import ROUNDS, is_compared_with_profile, measure_workers
     from paceline.steps import capture_step
     from paceline.teams import find_workers
     from paceline.teams.backend import device_in_use
@@ -82,16 +90,7 @@ def links(
 
     def make_step(where: str) -> Step:
         assert model is not None
-        return step_options.make_step(
-            model,
-            batch=batch,
-            precision=precision,
-            memory_format=memory_format,
-            optimizer=optimizer,
-            input_shape=input_shape,
-            classes=classes,
-            device=where,
-        )
+        return described.load(model, batch=batch, device=where)
 
     if model is not None:
         capture_step(make_step("meta"))  # mistakes are reported before a job starts
@@ -105,20 +104,19 @@ def links(
                 " torchrun, srun, mpirun or 'paceline lab run --'"
             )
         options = ["--out", str(out), "--cluster", cluster, "--largest", largest]
+        options += ["--quick"] if quick else []
         if model is not None:
-            options += ["--model", model, "--precision", precision]
+            options += ["--model", model, *described.arguments()]
             options += ["--batch", str(batch)] if batch is not None else []
-            options += ["--memory-format", memory_format, "--input", input_shape]
-            options += ["--classes", str(classes)]
-            options += ["--optimizer", optimizer] if optimizer else []
         raise typer.Exit(_run_job(workers, [*options, *(["--json"] if json else [])]))
     if torch.cuda.is_available():
         torch.cuda.set_device(place.gpu_index % torch.cuda.device_count())
     device = base.node_kinds[0].device.name
     job = find_workers()
     step = known_step(make_step(str(device_in_use())), device) if model is not None else None
-    measured = measure_links(job, sizes_bytes=sizes_bytes)
-    met = measure_workers(job, device=device, step=step)
+    seconds_per_size, rounds = (_QUICK_S, 1) if quick else (SECONDS_PER_SIZE, ROUNDS)
+    measured = measure_links(job, sizes_bytes=sizes_bytes, seconds_per_size=seconds_per_size)
+    met = measure_workers(job, device=device, step=step, rounds=rounds)
     is_profiled = step is not None or is_compared_with_profile(device)
     dist.destroy_process_group()
     if job.world.rank != 0:

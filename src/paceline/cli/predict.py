@@ -36,8 +36,9 @@ def register(app: typer.Typer) -> None:
     )(predict)
 
 
+@step_options.spread
 def predict(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A zoo name, or module:callable.")],
+    model: step_options.Model,
     device: Annotated[
         str | None,
         typer.Option(
@@ -78,13 +79,8 @@ def predict(
     samples: Annotated[
         int | None, typer.Option("--samples", min=1, help="Samples of an epoch: cost of a run.")
     ] = None,
-    epochs: Annotated[
-        float, typer.Option("--epochs", help="How often the run sees the samples.")
-    ] = 1.0,
-    jitter: Annotated[
-        float | None,
-        typer.Option("--jitter", min=0, help="How much workers' times vary, as 0.05."),
-    ] = None,
+    epochs: step_options.Epochs = 1.0,
+    jitter: step_options.Jitter = None,
     price: Annotated[
         float | None,
         typer.Option("--price", min=0, help="US dollars for a node and an hour, not the preset's."),
@@ -100,20 +96,14 @@ def predict(
         bool, typer.Option("--compiled", help="With torch.compile(model), on a GPU.")
     ] = False,
     batch: step_options.Batch = None,
-    precision: step_options.PrecisionName = "fp32",
-    memory_format: step_options.MemoryFormatName = "contiguous",
-    optimizer: step_options.OptimizerName = None,
-    input_shape: step_options.InputShape = step_options.SHAPE,
-    classes: step_options.Classes = step_options.CLASSES,
+    described: step_options.StepOptions = step_options.DEFAULTS,
     flops: Annotated[
         str | None, typer.Option("--flops", help="The device's arithmetic, as '300 TFLOP/s'.")
     ] = None,
     memory_bandwidth: Annotated[
         str | None, typer.Option("--memory-bandwidth", help="The device's, as '2 TB/s'.")
     ] = None,
-    model_file: Annotated[
-        Path | None, typer.Option("--model-file", help="What `paceline fit` wrote.")
-    ] = None,
+    model_file: step_options.ModelFile = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="A folder for report.html, the data and traces.")
     ] = None,
@@ -129,15 +119,7 @@ def predict(
     from paceline.strategies import comparable_strategy_names
 
     report_options.check(out, images)
-    step = step_options.make_step(
-        model,
-        batch=batch,
-        precision=precision,
-        memory_format=memory_format,
-        optimizer=optimizer,
-        input_shape=input_shape,
-        classes=classes,
-    )
+    step = described.load(model, batch=batch)
     if device is not None and "," in device:
         if cluster or compare or trace or flops or memory_bandwidth or model_file:
             raise ValueError(

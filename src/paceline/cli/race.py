@@ -131,7 +131,7 @@ def race(
             names, settings, cluster, predict=predict, folder=folder, num_examples=num_examples
         )
     else:
-        layout = lay_out(cluster=cluster, nodes=nodes, workers=workers, link=link)
+        layout = lay_out(cluster=cluster, nodes=nodes, workers_per_node=workers, link=link)
         num_steps = count_steps(settings, num_examples, layout.num_workers)
         kind = choose_emulation(emulation)
         slow_workers = parse_slow(slow or [], layout)

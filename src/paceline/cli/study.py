@@ -31,8 +31,9 @@ def register(app: typer.Typer) -> None:
     )(study)
 
 
+@step_options.spread
 def study(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A zoo name, or module:callable.")],
+    model: step_options.Model,
     cluster: Annotated[str, typer.Option("--cluster", help="A built-in cluster or a TOML file.")],
     nodes: Annotated[
         int | None, typer.Option("--nodes", min=1, help="Another number of nodes.")
@@ -60,18 +61,9 @@ def study(
         typer.Option("--map", help="Two axes to vary together, as workers,link."),
     ] = None,
     scaling: Annotated[str, typer.Option("--scaling", help="weak, strong or both.")] = "both",
-    jitter: Annotated[
-        float | None,
-        typer.Option("--jitter", min=0, help="How much workers' times vary, as 0.05."),
-    ] = None,
-    precision: step_options.PrecisionName = "fp32",
-    memory_format: step_options.MemoryFormatName = "contiguous",
-    optimizer: step_options.OptimizerName = None,
-    input_shape: step_options.InputShape = step_options.SHAPE,
-    classes: step_options.Classes = step_options.CLASSES,
-    model_file: Annotated[
-        Path | None, typer.Option("--model-file", help="What `paceline fit` wrote.")
-    ] = None,
+    jitter: step_options.Jitter = None,
+    described: step_options.StepOptions = step_options.DEFAULTS,
+    model_file: step_options.ModelFile = None,
     images: report_options.Images = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="A folder for report.html, study.csv, study.json.")
@@ -84,15 +76,7 @@ def study(
     from paceline.studies import study as run_study
 
     report_options.check(out, images)
-    step = step_options.make_step(
-        model,
-        batch=_base_batch(batch),
-        precision=precision,
-        memory_format=memory_format,
-        optimizer=optimizer,
-        input_shape=input_shape,
-        classes=classes,
-    )
+    step = described.load(model, batch=_base_batch(batch))
     chosen = load_cluster(cluster)
     with frame.progress() as progress:
         found = run_study(

@@ -18,7 +18,7 @@ def lay_out(
     *,
     cluster: str | None = None,
     nodes: int | None = None,
-    workers: str | None = None,
+    workers_per_node: str | None = None,
     link: str | None = None,
 ) -> Cluster:
     """A cluster to emulate: a preset or a file, with some numbers changed.
@@ -26,16 +26,16 @@ def lay_out(
     Args:
         cluster: A built-in cluster or the path of a TOML file; by default ``"lab-2x2"``.
         nodes: The number of nodes.
-        workers: Workers per node: one number for all nodes, or one for each, as in ``"2,1"``.
+        workers_per_node: One number for all nodes, or one for each, as in ``"2,1"``.
         link: The rate of each node's link to the others, as in ``"100 Mbit/s"``.
     """
     layout = load_cluster(cluster or DEFAULT_CLUSTER)
-    counts = _worker_counts(workers)
+    counts = _worker_counts(workers_per_node)
     if len(counts) > 1:
         if nodes is not None and nodes != len(counts):
             raise ValueError(
-                f"--workers {workers} describes {len(counts)} nodes but --nodes says {nodes}; "
-                "give as many numbers as there are nodes, or leave --nodes out"
+                f"--workers {workers_per_node} describes {len(counts)} nodes but --nodes says "
+                f"{nodes}; give as many numbers as there are nodes, or leave --nodes out"
             )
         layout = _with_unequal_workers(layout, counts)
     else:
@@ -49,16 +49,16 @@ def lay_out(
     return layout
 
 
-def _worker_counts(workers: str | None) -> list[int]:
-    if workers is None:
+def _worker_counts(text: str | None) -> list[int]:
+    if text is None:
         return []
     try:
-        counts = [int(part) for part in workers.split(",")]
+        counts = [int(part) for part in text.split(",")]
     except ValueError:
         counts = [0]
     if any(count < 1 for count in counts):
         raise ValueError(
-            f"--workers {workers} is not understood; give a number of at least 1, such as 2, or "
+            f"--workers {text} is not understood; give a number of at least 1, such as 2, or "
             "one for each node, such as 2,1"
         )
     return counts

@@ -25,7 +25,7 @@ from paceline.teams.workers import Workers
 
 # Two for the latency, and 64 KiB to 32 MiB.
 SIZES_BYTES = (2**12, 2**14, *(2**power for power in range(16, 26)))
-_SECONDS_PER_SIZE = 0.7
+SECONDS_PER_SIZE = 0.7
 _MOST_REPEATS = 15
 # Small messages come several in a row: a link that has rested lets the first bytes pass for
 # nothing (a token bucket's burst, a card's queue), and in training links do not rest.
@@ -86,7 +86,7 @@ def measure_links(
     workers: Workers,
     *,
     sizes_bytes: Sequence[int] = SIZES_BYTES,
-    seconds_per_size: float = _SECONDS_PER_SIZE,
+    seconds_per_size: float = SECONDS_PER_SIZE,
 ) -> list[MeasuredLink]:
     """Measure the links of this job: inside the nodes, between them, or both.
 
@@ -105,7 +105,7 @@ def measure_links(
 
 
 def time_links(
-    workers: Workers, *, sizes_bytes: Sequence[int], seconds_per_size: float = _SECONDS_PER_SIZE
+    workers: Workers, *, sizes_bytes: Sequence[int], seconds_per_size: float = SECONDS_PER_SIZE
 ) -> LinkTimes:
     """Time the collectives of this job. All workers call it, and all get the same times.
 
@@ -203,7 +203,7 @@ def time_collective_s(
     kind: CollectiveKind,
     num_bytes: int,
     *,
-    seconds_per_size: float = _SECONDS_PER_SIZE,
+    seconds_per_size: float = SECONDS_PER_SIZE,
 ) -> float:
     """The median over repeats of the slowest worker's time. All members of the team call it.
 

@@ -21,7 +21,7 @@ from paceline.teams.workers import Workers
 
 _PROBE_S = 0.4
 _TOGETHER_S = 1.0
-_ROUNDS = 3
+ROUNDS = 3
 _MOST_ALONE = 2
 
 
@@ -56,7 +56,7 @@ def measure_workers(
     *,
     device: str = "",
     step: KnownStep | None = None,
-    rounds: int = _ROUNDS,
+    rounds: int = ROUNDS,
 ) -> MeasuredWorkers:
     """Compute alone, together, and while communicating. All workers call it, all get the answer.
 

@@ -15,7 +15,7 @@ from paceline.kernels.model import KernelModel
 from paceline.rehearse.setting import find_kernel_models
 from paceline.rehearse.summarise import link_uncertainty
 from paceline.steps import Step
-from paceline.strategies import comparable_strategy_names
+from paceline.strategies import Strategy, comparable_strategy_names, name_and_options
 from paceline.studies.axes import Axes, AxisName, make_axes
 from paceline.studies.crossings import Curve, crossings_of
 from paceline.studies.placement import num_nodes_of
@@ -76,7 +76,7 @@ def study(
     step: Step,
     *,
     cluster: str | Path | Cluster,
-    strategies: Sequence[str] | None = None,
+    strategies: Sequence[str | Strategy] | None = None,
     workers: str | Sequence[int] | None = None,
     link: str | Sequence[float] | None = None,
     batch: str | Sequence[int] | None = None,
@@ -97,7 +97,7 @@ def study(
     Args:
         step: What is trained; captured once per batch size.
         cluster: A cluster of equal nodes: a preset's name, a TOML file, or a ``Cluster``.
-        strategies: Names of strategies; all by default.
+        strategies: Names, or objects such as ``Daso(period=8)``; all names by default.
         workers: Numbers of workers, or a range such as ``"1:4096"``.
         link: Bandwidths between nodes in bytes per second, or a range such as ``"1gbit:800gbit"``.
         batch: Batch sizes per worker, or a range such as ``"8:512"``.
@@ -130,13 +130,17 @@ def study(
         "link": kind.between.bandwidth_bytes_per_s,
         "workers": chosen.num_workers,
     }
-    names = tuple(comparable_strategy_names() if strategies is None else strategies)
+    given = comparable_strategy_names() if strategies is None else strategies
+    names = tuple(map(_title, given))
+    if len(set(names)) < len(names):
+        raise ValueError(f"strategies={', '.join(names)} names one of them twice; leave one out")
     points = make_points(axes, base, strategies=names, maps=maps, scalings=scalings)
     timing = Timing(
         step=step,
         cluster=chosen,
         kernel_model=find_kernel_models(chosen, None, kernel_model)[kind.device.name],
         jitter=jitter,
+        strategies={_title(one): one for one in given if isinstance(one, Strategy)},
     )
     table = _table(points, timing, progress or _silent)
     return Study(
@@ -151,6 +155,18 @@ def study(
         warnings=timing.compute_of(step.batch).warnings,
         kernels=tuple(roofline_kernels(timing.capture_of(step.batch), timing.kernel_model)),
     )
+
+
+def _title(strategy: str | Strategy) -> str:
+    """What tables and charts call a strategy: its name, with the options that were given."""
+    if isinstance(strategy, str):
+        return strategy
+    try:
+        name, options = name_and_options(strategy)
+    except ValueError:  # a class that is not registered
+        return type(strategy).__name__
+    given = ", ".join(f"{key}={value}" for key, value in options.items())
+    return f"{name}({given})" if given else name
 
 
 def _silent(what: str, done: int, total: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -19,6 +19,7 @@ from paceline.rehearse.rules import jitter_between
 from paceline.rehearse.step_prices import device_calls_s, is_serial
 from paceline.steps import Capture, Step
 from paceline.steps.batches import resized
+from paceline.strategies import Strategy
 from paceline.studies.placement import topology_for
 from paceline.studies.points import Array, Points
 
@@ -39,6 +40,8 @@ class Timing:
     kernel_model: KernelModel
     jitter: float | None
     """How much workers vary; None: as the cluster says."""
+    strategies: Mapping[str, Strategy] = field(default_factory=dict)
+    """Strategies that were given as objects, by what the points call them."""
     _steps: dict[int, Step] = field(default_factory=dict)
     _computes: dict[int, Compute] = field(default_factory=dict)
 
@@ -112,7 +115,8 @@ class Timing:
         base, own = self.capture_of(self.step.batch), self.capture_of(batch)
         is_shared = has_same_calls(base, own)
         step = self.step if is_shared else self.step_of(batch)
-        rehearsal = Rehearsal(step, str(points.strategy[0]), node_sizes=sizes)
+        title = str(points.strategy[0])
+        rehearsal = Rehearsal(step, self.strategies.get(title, title), node_sizes=sizes)
         timed = rehearsal.retime(conditions, self.kernel_model, capture=own if is_shared else None)
         return np.broadcast_to(np.asarray(timed.step_s), len(points))
 
