@@ -67,7 +67,9 @@ OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
 }
 METHODS = ("CG", "BFGS", "L-BFGS-B", "Newton-CG")
-INTERVALS: dict[str, tuple[Any, int]] = {"epoch": ("epoch", 4), "block": (9, 2), "sample": (1, 1)}
+# No longer: in a fourth epoch Newton-CG has converged, and its next step is rounding. One process
+# with its samples in another order then differs by 1e-6 as well.
+INTERVALS: dict[str, tuple[Any, int]] = {"epoch": ("epoch", 3), "block": (9, 2), "sample": (1, 1)}
 CASES = [
     *[(name, interval) for name in OPTIMIZERS for interval in ("epoch", "block")],
     ("sgd", "sample"),

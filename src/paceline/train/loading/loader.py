@@ -51,6 +51,10 @@ class Loader(ABC):
         """The current epoch, counted from 0; after a pass, and after a load, the next to train."""
         return self._epoch
 
+    def settle(self) -> None:
+        """Wait for what the workers tell each other of their speeds. All workers call it."""
+        self._sharing.settle()
+
     @property
     def shares(self) -> tuple[int, ...]:
         """Samples of the next full batch for each worker; with ``lengths``, in proportion."""
@@ -94,6 +98,7 @@ class Loader(ABC):
             self._epoch += 1
             self._position = 0
         finally:
+            stopwatch.cancel()
             self._host.rest()
 
     @abstractmethod
