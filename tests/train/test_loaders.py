@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +175,70 @@ def test_what_a_loader_refuses() -> None:
         parts = ("DistributedSampler", "add up to 6 samples", "each of the 2 workers")
         for text, part in zip(said, (*parts, "seed=1", "global batch", "53 samples"), strict=True):
             assert part in text
+
+
+class Uneven:
+    """A batch sampler whose batches have other sizes in every epoch; some are empty."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = torch.randperm(20, generator=self._generator).tolist()
+        yield []
+        while order:
+            count = int(torch.randint(1, 5, (), generator=self._generator))
+            yield [order.pop() for _ in range(min(count, len(order)))]
+
+
+def resume_uneven(workers: Workers, folder: str) -> list[list[int]]:
+    """An epoch that is resumed by a sampler that would begin with another batch."""
+    found: list[list[int]] = [[], []]
+    for part in range(2):
+        model, optimizer = build()
+        pace = attach(model, optimizer, "sync", workers=workers)
+        sampler = Uneven(part)
+        loader = pace.loader(Texts(), batch_sampler=sampler, shares=[3, 1], collate_fn=collate)
+        if part:
+            pace.load(folder)
+        for place, batch in enumerate(loader):
+            counts = pace._replica.weight
+            found[part] += batch[2] if counts is None or counts > 0 else []
+            if not part and place == 2:
+                pace.save(folder)
+                break
+        pace.detach()
+    assert loader.epoch == 1
+    return found
+
+
+def test_uneven_batches_of_a_sampler_are_resumed(tmp_path: Path) -> None:
+    results = run_job(resume_uneven, str(tmp_path), nodes=(2,))
+    assert sorted(index for parts in results for part in parts for index in part) == [*range(20)]
+
+
+def test_a_sampler_must_last_for_all_epochs() -> None:
+    model, optimizer = build()
+    pace = attach(model, optimizer, "sync", enabled=False)
+    batches: Any = ([index] for index in range(4))
+    with pytest.raises(ValueError, match="batch_sampler= can be iterated only once"):
+        pace.loader(Texts(), batch_sampler=batches)
+    with pytest.raises(ValueError, match="sampler= can be iterated only once"):
+        pace.loader(Texts(), 4, sampler=iter(range(4)))
+    nothing: list[list[int]] = []
+    assert [*pace.loader(Texts(), batch_sampler=nothing)] == []
+
+
+class SizedStream(Stream):
+    def __len__(self) -> int:
+        return len(self.range)
+
+
+def test_a_stream_that_tells_its_length_has_batches() -> None:
+    model, optimizer = build()
+    pace = attach(model, optimizer, "sync", enabled=False)
+    for drop_last in (False, True):
+        loader = pace.loader(SizedStream(0, 20), 8, collate_fn=collate, drop_last=drop_last)
+        assert len(loader) == len(list(loader)) == 3 - drop_last
+    with pytest.raises(TypeError, match="does not tell its length"):
+        len(pace.loader(Stream(0, 20), 8))
