@@ -81,7 +81,7 @@ class WorkPending(Pending):
 
 
 class StagedPending(Pending):
-    """A message that arrives in the host's memory and belongs in a GPU's."""
+    """A result that arrives in other memory than where it belongs."""
 
     def __init__(self, work: Pending, staged: torch.Tensor, tensor: torch.Tensor) -> None:
         self._work = work
@@ -89,12 +89,12 @@ class StagedPending(Pending):
         self._tensor = tensor
 
     def wait(self) -> None:
-        """Block until the message is there, then put it where it belongs."""
+        """Block until the result is there, then put it where it belongs."""
         self._work.wait()
         self._tensor.copy_(self._staged)
 
     def done(self) -> bool:
-        """Whether the message is there."""
+        """Whether the result is there."""
         return self._work.done()
 
 
@@ -189,6 +189,9 @@ class GroupTeam(Team):
         A mean is divided before it is summed, as torch's DDP does: the sum cannot overflow a
         narrow type that each member's value fits in.
         """
+        if _has_gaps(tensor):
+            staged = tensor.contiguous()
+            return StagedPending(self.all_reduce(staged, op), staged, tensor)
         if op == "mean" and self.size > 1:
             tensor.div_(self.size)
         self._bytes_handed += tensor.nbytes
@@ -200,6 +203,9 @@ class GroupTeam(Team):
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> Pending:
         """Give every member the source's tensor."""
+        if _has_gaps(tensor):
+            staged = tensor.contiguous()
+            return StagedPending(self.broadcast(staged, source), staged, tensor)
         self._bytes_handed += tensor.nbytes
         return self._begin(
             "broadcast",
@@ -282,3 +288,13 @@ class GroupTeam(Team):
             row[:length].numpy().tobytes()
             for row, length in zip(rows, lengths.tolist(), strict=True)
         ]
+
+
+def _has_gaps(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's values do not lie side by side: a backend would take what is between."""
+    if tensor.is_contiguous():
+        return False
+    last = sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    return last + 1 != tensor.numel()
