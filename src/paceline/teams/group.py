@@ -27,7 +27,7 @@ _REDUCE_OPS = {
 }
 
 
-_KINDS = ("all_reduce", "broadcast", "reduce_scatter", "all_gather", "barrier")
+_KINDS = ("all_reduce", "broadcast", "reduce", "reduce_scatter", "all_gather", "barrier")
 
 
 class WorkPending(Pending):
@@ -153,9 +153,7 @@ class GroupTeam(Team):
         peer: int | None = None,
     ) -> Pending:
         if peer is None:
-            call = self._watch.note(self._name, kind, tensor.nbytes)
-            if self._watch.is_checking and self.size > 1:
-                self._check(call)
+            call = self._note(kind, tensor.nbytes)
         else:  # messages are not everybody's
             call = Call(self._name, kind, self._watch.counts.get(self._name, 0), peer)
         try:
@@ -165,6 +163,16 @@ class GroupTeam(Team):
                 raise
             raise self._watch.explain(call, error) from error
         return WorkPending(work, call, self._watch, is_on_host=tensor.device.type == "cpu")
+
+    def announce(self, kind: str, num_bytes: int) -> None:
+        """Note an operation that is made of messages, as one of the backend's own."""
+        self._note(kind, num_bytes)
+
+    def _note(self, kind: str, num_bytes: int) -> Call:
+        call = self._watch.note(self._name, kind, num_bytes)
+        if self._watch.is_checking and self.size > 1:
+            self._check(call)
+        return call
 
     def _check(self, call: Call) -> None:
         """Compare with the other members what is about to begin; all raise if it differs."""
