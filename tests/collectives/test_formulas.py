@@ -159,6 +159,48 @@ def test_tree_of_messages(num_workers: int, route: Route) -> None:
         assert found == pytest.approx(simulate_message_tree(num_bytes, num_workers, route))
 
 
+def simulate_rested_links(
+    num_bytes: float, num_workers: int, *, host_s: float, num_cores: int, burst: float, add: float
+) -> float:
+    """The first worker's messages; in no window passes more than burst + rate * time."""
+    rate, total, distances = 1.25e8, 0.0, [2**i for i in range(9) if 2**i < num_workers]
+    for way in ("up", "down"):
+        begun: list[float] = []
+        now = 0.0
+        for distance in distances:
+            busy = 2 * len(range(0, num_workers - distance, 2 * distance))
+            now += 2e-5 + host_s * max(1.0, busy / num_cores)
+            now += num_bytes / add if way == "up" else 0.0
+            begun.append(now)
+            windows = [
+                start + ((len(begun) - i) * num_bytes - burst) / rate
+                for i, start in enumerate(begun)
+            ]
+            now = max(now, *windows)
+        total += now
+    return total
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3, 5, 6, 7, 8, 33])
+def test_tree_of_messages_of_a_crowd_over_links_that_have_rested(num_workers: int) -> None:
+    host_s, cores = 3e-4, 2
+    for num_bytes in (*SIZES, 17e3, 20e3, 1e5):
+        found = formulas.message_tree_all_reduce_s(
+            num_bytes,
+            np.array([num_workers, 2]),  # as a study asks
+            ROUTE,
+            combine_bytes_per_s=4e9,
+            burst_bytes=18e3,
+            host_s=host_s,
+            num_cores=cores,
+        )
+        for place, count in enumerate((num_workers, 2)):
+            expected = simulate_rested_links(
+                num_bytes, count, host_s=host_s, num_cores=cores, burst=18e3, add=4e9
+            )
+            assert np.asarray(found)[place] == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("num_workers", [2, 4, 8, 64])
 def test_double_binary_tree(num_workers: int) -> None:
     for num_bytes in SIZES:

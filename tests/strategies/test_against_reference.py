@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import reference
+import reference_delayed
 import workloads
 from jobs import make_reproducible, run_job
 from paceline.teams import Workers
@@ -47,44 +48,44 @@ TRAININGS = {
     "diloco": Training("diloco", reference.Diloco, {"period": 6, **OUTER}, CHUNKS),
     "streaming": Training(
         "streaming-diloco",
-        reference.StreamingDiloco,
+        reference_delayed.StreamingDiloco,
         {"period": 7, "fragments": 3, "delay": 2, "keep": 0.3, **OUTER},
         CHUNKS,
     ),
     "streaming-blocking": Training(
         "streaming-diloco",
-        reference.StreamingDiloco,
+        reference_delayed.StreamingDiloco,
         {"period": 4, "fragments": 1, "delay": 0, "keep": 0.5, **OUTER},
         CHUNKS,
     ),
     "streaming-overlapping": Training(
         "streaming-diloco",
-        reference.StreamingDiloco,
+        reference_delayed.StreamingDiloco,
         {"period": 3, "fragments": 2, "delay": 3, "keep": 0.5, **OUTER},
         CHUNKS,
     ),
     "daso-stale": Training(
         "daso",
-        reference.Daso,
+        reference_delayed.Daso,
         {"period": 4, "delay": 2, "merge": "stale", "total_steps": NUM_STEPS},
         WAIT,
     ),
     "daso-corrected": Training(
         "daso",
-        reference.Daso,
+        reference_delayed.Daso,
         {"period": 3, "delay": 3, "merge": "corrected", "warmup_steps": 2},
         WAIT,
     ),
     "daso-plateau-stale": Training(
         "daso",
-        reference.Daso,
+        reference_delayed.Daso,
         {"period": 4, "delay": 1, "merge": "stale", "warmup_steps": 0, "total_steps": NUM_STEPS},
         WAIT,
         REPORTS,
     ),
     "daso-plateau-corrected": Training(
         "daso",
-        reference.Daso,
+        reference_delayed.Daso,
         {"period": 4, "delay": 4, "merge": "corrected", "max_period": 5, "cooldown_steps": 0},
         WAIT,
         REPORTS,

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference
+import reference_delayed
 import workloads
 from jobs import DEVICE, run_job
 from paceline.strategies import Daso
@@ -83,7 +84,7 @@ def cycling_starts(period: int) -> list[int]:
 def test_every_period_and_delay(
     grid_results: list[list[list[float]]], period: int, delay: int, merge: str
 ) -> None:
-    rule = reference.Daso(
+    rule = reference_delayed.Daso(
         reference.Game((1, 1), workloads.build_drift),
         period=period,
         delay=delay,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-import reference
+import reference_delayed
 from paceline.strategies import Replica
 
 
@@ -31,7 +31,9 @@ def test_fragments_hold_everything_once_and_none_is_empty(case: tuple[list[int],
     assert len(parts) == count
     assert all(parts)
     assert [size for part in parts for size in part] == sizes
-    assert parts == [sizes[places.start : places.stop] for places in reference.cut(sizes, count)]
+    assert parts == [
+        sizes[places.start : places.stop] for places in reference_delayed.cut(sizes, count)
+    ]
 
 
 @settings(deadline=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import warnings
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 import workloads
 from jobs import run_job
 from paceline.strategies import Strategy
-from paceline.teams import TeamError, Workers
+from paceline.teams import CollectiveName, TeamError, Workers
 from paceline.teams.workers import form_workers
 from paceline.train import attach
 
@@ -41,14 +42,19 @@ class Careless(Strategy):
             self.wait(world.all_reduce(numbers))
 
 
-def make_mistake(workers: Workers, mistake: str, check: bool) -> tuple[str, list[str]]:
+def make_mistake(
+    workers: Workers, mistake: str, check: bool, collective: CollectiveName = "backend"
+) -> tuple[str, list[str]]:
     own = form_workers([[0, 1], [2]], timeout_s=6.0)
     model, optimizer = workloads.build("plain", "momentum")
     said = ""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            with attach(model, optimizer, Careless(mistake=mistake), workers=own, check=check):
+            strategy = Careless(mistake=mistake)
+            with attach(
+                model, optimizer, strategy, workers=own, check=check, collective=collective
+            ):
                 for step in range(3):
                     optimizer.zero_grad()
                     torch.autograd.backward(workloads.batch_loss(model, step, own.world.rank))
@@ -62,7 +68,11 @@ def make_mistake(workers: Workers, mistake: str, check: bool) -> tuple[str, list
 
 def make_mistakes(workers: Workers) -> list[tuple[str, list[str]]]:
     cases = [("size", True), ("none", True), ("wait", False), ("kind", False)]
-    return [make_mistake(workers, *case) for case in cases]
+    return [
+        *(make_mistake(workers, *case) for case in cases),
+        make_mistake(workers, "size", True, "tree"),
+        make_mistake(workers, "kind", False, "tree"),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +82,8 @@ def by_worker() -> list[list[tuple[str, list[str]]]]:
 
 
 def test_a_check_names_the_first_difference(by_worker: list[list[tuple[str, list[str]]]]) -> None:
-    for results in by_worker:
-        said, _ = results[0]
+    for results, place in itertools.product(by_worker, (0, 4)):
+        said, _ = results[place]
         assert "disagree on operation" in said
         assert "of the team world, at step 2" in said
         assert "workers 0 and 2 on node 0" in said
@@ -85,8 +95,8 @@ def test_a_check_names_the_first_difference(by_worker: list[list[tuple[str, list
 def test_without_a_check_those_who_wait_compare(
     by_worker: list[list[tuple[str, list[str]]]],
 ) -> None:
-    for results in by_worker:
-        said, _ = results[3]
+    for results, place in itertools.product(by_worker, (3, 5)):
+        said, _ = results[place]
         assert "of the team world, at step 2" in said
         assert "begins all_reduce of 400 bytes and worker 1 on node 0" in said
         assert "begins broadcast of 400 bytes; all workers must make the same calls" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -124,6 +125,46 @@ def test_all_algorithms_on_real_workers() -> None:
         backend = by_worker[0][1][case - case % 3]
         torch.testing.assert_close(ends[0], backend, rtol=1e-5, atol=1e-6)
     assert not any("background_1" in name for _, _, names in by_worker for name in names)
+
+
+KINDS: dict[str, Callable[[int], torch.Tensor]] = {
+    "empty": lambda rank: torch.zeros(0),
+    "scalar": lambda rank: torch.tensor(rank + 0.5),
+    "integers": lambda rank: torch.arange(5) * (rank - 1),
+    "fewer than workers": lambda rank: torch.tensor([2.0, 3.0]) ** rank,
+    "with gaps": lambda rank: (torch.arange(24.0).view(4, 6) * (rank + 1))[:, ::2],
+}
+
+
+def combine(workers: Workers) -> dict[tuple[str, str, str], torch.Tensor]:
+    found: dict[tuple[str, str, str], torch.Tensor] = {}
+    names: tuple[CollectiveName, ...] = ("backend", *ALGORITHMS)
+    for collective in names:
+        own = with_collective(workers, collective)
+        for kind, make in KINDS.items():
+            for op in ("sum", "max", "min"):
+                tensor = make(workers.world.rank)
+                own.world.all_reduce(tensor, op).wait()
+                found[collective, kind, op] = tensor
+        told = KINDS["with gaps"](workers.world.rank)
+        own.world.broadcast(told, 1).wait()
+        assert torch.equal(told, KINDS["with gaps"](1))
+        own.background.close_added()
+    return found
+
+
+@pytest.mark.parametrize("num_workers", [3, 7])
+def test_odd_tensors_and_odd_teams(num_workers: int) -> None:
+    results = run_job(combine, nodes=(num_workers,))
+    for (collective, kind, op), found in results[0].items():
+        case = f"{collective} {kind} {op}"
+        every = torch.stack([KINDS[kind](rank) for rank in range(num_workers)])
+        expected = every[0]
+        if every.numel():
+            values = {"sum": every.sum(0), "max": every.amax(0), "min": every.amin(0)}
+            expected = values[op]
+        torch.testing.assert_close(found, expected, msg=case)
+        assert all(torch.equal(own[collective, kind, op], found) for own in results), case
 
 
 def test_unknown_algorithms_are_refused() -> None:

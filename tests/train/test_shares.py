@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.teams.solo import solo_workers
@@ -154,6 +154,37 @@ def test_a_worker_that_slows_down_is_followed_and_so_is_its_recovery() -> None:
 def test_equal_workers_stay_equal() -> None:
     machine = Machine([1.0] * 8, fixed=5.0, noise=0.04)
     assert not any(machine.look() for _ in range(100))
+
+
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(1.0, 50.0), min_size=2, max_size=6),
+    st.floats(0.0, 40.0),
+    st.floats(0.0, 0.1),
+)
+def test_shares_never_oscillate_and_are_never_worse_than_equal_ones(
+    costs: list[float], fixed: float, noise: float
+) -> None:
+    machine = Machine(costs, fixed=fixed, noise=noise)
+    equal, changes = machine.longest(), []
+    for _ in range(80):
+        changes.append(machine.look())
+        assert sum(share_batch(256, machine.balance.speeds)) == 256
+    assert machine.longest() <= equal * (1 + 2 * noise + 1e-9)
+    # Found within some looks. Afterwards noise moves shares now and then: to and fro were 20 times.
+    assert sum(changes[:40]) <= 14
+    assert sum(changes[40:]) <= 4
+
+
+def test_a_hopeless_worker_goes_without_and_comes_back() -> None:
+    machine = Machine([1.0, 1.0, 1000.0], fixed=5.0, noise=0.02)
+    for _ in range(5):
+        machine.look()
+    assert share_batch(256, machine.balance.speeds)[2] == 0
+    machine.costs[2] = 1.0
+    for _ in range(12):
+        machine.look()
+    assert machine.longest() < 1.1 * machine.ideal()
 
 
 def test_what_was_decided_is_the_same_everywhere_and_can_be_saved() -> None:

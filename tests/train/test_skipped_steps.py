@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import reference
+import reference_delayed
 import workloads
 from jobs import DEVICE, make_reproducible, run_job
 from paceline.teams import Workers
@@ -185,12 +186,12 @@ STRATEGIES: dict[str, tuple[str, dict[str, Any], type[reference.Rule]]] = {
     "daso": (
         "daso",
         {"period": 3, "delay": 2, "merge": "corrected", "warmup_steps": 2},
-        reference.Daso,
+        reference_delayed.Daso,
     ),
     "daso-known": (
         "daso",
         {"period": 3, "delay": 1, "merge": "stale", "total_steps": NUM_STEPS},
-        reference.Daso,
+        reference_delayed.Daso,
     ),
 }
 CASES = list(itertools.product(LOOPS, STRATEGIES))

@@ -72,13 +72,48 @@ def tree_all_reduce_s(num_bytes: Numbers, num_workers: Numbers, route: Route) ->
     return latency_s + times * transfer_s(num_bytes, route)
 
 
-def message_tree_all_reduce_s(num_bytes: Numbers, num_workers: Numbers, route: Route) -> Numbers:
+def message_tree_all_reduce_s(
+    num_bytes: Numbers,
+    num_workers: Numbers,
+    route: Route,
+    *,
+    combine_bytes_per_s: Numbers = np.inf,
+    host_s: Numbers = 0.0,
+    num_cores: Numbers = np.inf,
+    burst_bytes: Numbers = 0.0,
+) -> Numbers:
     """2⌈log₂P⌉ messages of n, up and down a binomial tree, one behind the other. [Thakur].
 
     What teams do with ``collective="tree"``: the first worker hears from ⌈log₂P⌉ others in turn,
     each of which has heard from its own by then, and tells them in turn.
+
+    Args:
+        num_bytes: n.
+        num_workers: P.
+        route: α and B.
+        combine_bytes_per_s: How fast a worker adds what it has heard to its own, on the way up.
+        host_s: What of a message's latency its two workers compute. On a machine that all workers
+            share they wait for a core, where a round's workers are more than the cores.
+        num_cores: Of that machine.
+        burst_bytes: What a link that has rested lets pass at once, as a token bucket does. The
+            links of the first worker decide: each carries ⌈log₂P⌉ messages in a row, and gathers
+            B bytes per second while it waits for the next one.
+
     """
-    return 2 * np.ceil(np.log2(num_workers)) * message_s(num_bytes, route)
+    bandwidth = route.bandwidth_bytes_per_s
+    moved = transfer_s(num_bytes, route) * bandwidth
+    total: Numbers = 0.0
+    for combined_s in (num_bytes / combine_bytes_per_s, 0.0):  # up, then down
+        saved = burst_bytes
+        for level in range(int(np.ceil(np.log2(np.max(num_workers))))):
+            num_pairs = np.floor((num_workers - 2.0**level - 1) / 2.0 ** (level + 1)) + 1
+            crowd = np.maximum(2 * num_pairs / num_cores, 1.0)
+            waited_s = route.latency_s + host_s * crowd + combined_s
+            saved = np.minimum(burst_bytes, saved + bandwidth * waited_s)
+            late_s = np.maximum(moved - saved, 0.0) / bandwidth
+            saved = np.maximum(saved - moved, 0.0)
+            total = total + np.where(num_pairs > 0, waited_s + late_s, 0.0)
+    return total
 
 
 def hierarchical_all_reduce_s(

@@ -78,10 +78,16 @@ def reshape(switch: str, interface: str, nodes: Sequence[Mapping[str, Any]]) -> 
             _shape(namespace, link, node["rate_bytes_per_s"], "change")
 
 
+def burst_bytes(rate_bytes_per_s: float) -> int:
+    """What a shaped link lets pass at once after a rest."""
+    return max(_LEAST_BURST_BYTES, round(rate_bytes_per_s * _BURST_S))
+
+
 def _shape(namespace: NetNS, interface: int, rate_bytes_per_s: float, action: str = "add") -> None:
-    burst = max(_LEAST_BURST_BYTES, round(rate_bytes_per_s * _BURST_S))
     rate = f"{round(rate_bytes_per_s * 8)}bit"
-    namespace.tc(action, "tbf", interface, rate=rate, burst=burst, limit=_QUEUE_BYTES)
+    namespace.tc(
+        action, "tbf", interface, rate=rate, burst=burst_bytes(rate_bytes_per_s), limit=_QUEUE_BYTES
+    )
 
 
 def remove(namespaces: Sequence[str]) -> None:

@@ -49,6 +49,7 @@ class Co2(Strategy):
         super().start(replica, workers)
         self._pending: Pending | None = None
         self._num_sent = 0
+        self._tally = replica.tally()
         self.parameters_changed()
 
     def parameters_changed(self) -> None:
@@ -77,9 +78,16 @@ class Co2(Strategy):
         speaker = self._num_sent % self.workers.num_shared_indices
         self._num_sent += 1
         self._averages = sent
+        trained = self._take_trained()
         self._pending = self.workers.background.run(
-            lambda: self._average(sent, speaker), device=self.replica.device
+            lambda: self._average(sent, speaker, trained), device=self.replica.device
         )
+
+    def _take_trained(self) -> float | torch.Tensor:
+        """What this node has trained on since the last average."""
+        trained = self.replica.trained_since(self._tally)
+        self._tally = self.replica.tally()
+        return trained
 
     def _use_arrived(self) -> None:
         """v ← μ·v + (x₋₁ - mean₋₁), x ← x₀ - η·v: x₀ began this period, x₋₁ the one before."""
@@ -110,12 +118,20 @@ class Co2(Strategy):
             self.wait(self._pending)
             self._pending = None
 
-    def _average(self, flats: list[torch.Tensor], speaker: int) -> None:
+    def _average(
+        self, flats: list[torch.Tensor], speaker: int, trained: float | torch.Tensor
+    ) -> None:
         """In the background: one worker of each node sums across nodes and tells its node."""
         node, across = self.workers.background.node, self.workers.background.across
+        share = node.size / self.workers.world.size
+        if isinstance(trained, torch.Tensor) and node.rank == speaker:
+            own = node.size * trained.double().reshape(1)
+            total = own.clone()
+            across.all_reduce(total, "sum").wait()
+            share = float((own / total).item())
         for flat in flats:
             if node.rank == speaker:
-                flat.mul_(node.size / self.workers.world.size)
+                flat.mul_(share)
                 across.all_reduce(flat, "sum").wait()
             if node.size > 1:
                 node.broadcast(flat, speaker).wait()
@@ -124,7 +140,7 @@ class Co2(Strategy):
         """Give all workers the average of what they have now."""
         self._wait_for_pending()
         self._averages = None
-        super().finish()
+        self.make_all_equal(weight=self._take_trained())
         self._begin_anew()
 
     def schedule(self) -> Schedule:
@@ -145,6 +161,7 @@ class Co2(Strategy):
             "starts_before": self._starts_before,
             "velocities": self._velocities,
             "averages": self._averages,
+            "trained": (*self.replica.tally(), self._tally),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -152,6 +169,7 @@ class Co2(Strategy):
         super().load_state_dict(state)
         self._wait_for_pending()
         self._num_sent = state["num_sent"]
+        self.replica.num_batches, self.replica.trained, self._tally = state["trained"]
 
         def copied(flats: list[torch.Tensor]) -> list[torch.Tensor]:
             return [flat.to(self.replica.device, copy=True) for flat in flats]

@@ -45,6 +45,7 @@ class Demo(Strategy):
     def start(self, replica: Replica, workers: Workers) -> None:
         """The momentum is zero."""
         super().start(replica, workers)
+        self._tally = replica.tally()
         self.parameters_changed()
 
     def parameters_changed(self) -> None:
@@ -66,7 +67,7 @@ class Demo(Strategy):
         """Replace the gradients by the average of what the nodes send of their momentum."""
         if self.workers.num_nodes == 1:
             return
-        self._momentum.mul_(self._decay).add_(self._gradients())
+        self._momentum.mul_(self._decay).add_(self._weighted(self._gradients()))
         coefficients = self._momentum @ self._transform.T
         places = coefficients.abs().topk(self._keep, dim=1).indices
         values = coefficients.gather(1, places)
@@ -83,6 +84,16 @@ class Demo(Strategy):
         flat = torch.cat([part.reshape(-1).to(self._momentum.dtype) for part in parts])
         missing = self._momentum.numel() - flat.numel()
         return torch.nn.functional.pad(flat, (0, missing)).view_as(self._momentum)
+
+    def _weighted(self, gradients: torch.Tensor) -> torch.Tensor:
+        """Times what this node's batch counts beside the mean one, where batches are unequal."""
+        own = self.replica.trained_since(self._tally)
+        self._tally = self.replica.tally()
+        if not isinstance(own, torch.Tensor):
+            return gradients
+        mean = own.reshape(1).clone()
+        self.wait(self.workers.world.all_reduce(mean, "mean"))
+        return gradients.mul_(own / mean)
 
     def _mean_of_nodes(self, places: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """All nodes' coefficients, weighted by their workers: the first worker of each collects."""
@@ -133,8 +144,8 @@ class Demo(Strategy):
 
 def _cosines(size: int) -> torch.Tensor:
     """The orthonormal matrix of the discrete cosine transform of type II."""
-    rows, columns = torch.arange(size).view(-1, 1), torch.arange(size).view(1, -1)
-    angles = math.pi / size * (columns + 0.5) * rows
-    matrix = torch.cos(angles.double()) * math.sqrt(2 / size)
+    places = torch.arange(size, dtype=torch.float64)
+    angles = math.pi / size * torch.outer(places, places + 0.5)
+    matrix = torch.cos(angles) * math.sqrt(2 / size)
     matrix[0] /= math.sqrt(2)
     return matrix

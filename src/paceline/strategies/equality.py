@@ -46,13 +46,25 @@ def find_unequal(tensors: Mapping[str, torch.Tensor], team: Team) -> list[str]:
 
 
 @torch.no_grad()
-def make_equal(tensors: Mapping[str, torch.Tensor], team: Team) -> None:
-    """Give all members the average; of what has none, such as counters, the first one's."""
+def make_equal(
+    tensors: Mapping[str, torch.Tensor], team: Team, *, weight: float | torch.Tensor = 1.0
+) -> None:
+    """Give all members the average; of what has none, such as counters, the first one's.
+
+    Args:
+        tensors: This member's.
+        team: Who gets equal.
+        weight: What this member counts in the average. A tensor on all members or on none.
+
+    """
     floats = [tensor for tensor in tensors.values() if _has_average(tensor)]
+    is_weighted = isinstance(weight, torch.Tensor)
     for layout in lay_out(floats):
         flat = layout.pack()
+        if is_weighted:
+            flat = torch.cat([flat * weight, flat.new_ones(1) * weight])
         team.all_reduce(flat, "mean").wait()
-        layout.unpack(flat)
+        layout.unpack(flat[:-1] / flat[-1] if is_weighted else flat)
     take_over([tensor for tensor in tensors.values() if not _has_average(tensor)], team, 0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import torch
 
@@ -36,6 +37,7 @@ class Gossip(Strategy):
     def start(self, replica: Replica, workers: Workers) -> None:
         """Lay the parameters out for messages."""
         super().start(replica, workers)
+        self._tally = replica.tally()
         self.parameters_changed()
 
     def parameters_changed(self) -> None:
@@ -70,22 +72,40 @@ class Gossip(Strategy):
         return order[other] if other < len(order) else None
 
     def _average_with(self, partner: int, *, speaker: int) -> None:
-        """x ← (g₁·x₁ + g₂·x₂) / (g₁ + g₂), weighted by the nodes' numbers of workers."""
+        """x ← (g₁·x₁ + g₂·x₂) / (g₁ + g₂), weighted by what the nodes have trained on."""
         node, own = self.workers.node, self.workers.node_index
-        first, second = sorted((own, partner))
-        sizes = self.workers.node_sizes
-        share = sizes[second] / (sizes[first] + sizes[second])
+        is_first = own < partner
+        share = self._share_of_second(partner, speaker)
         for layout in self._layouts:
             flat = layout.pack()
             if node.rank == speaker:
                 received = torch.empty_like(flat)
                 self._swap(flat, received, partner, speaker)
                 # In the nodes' order, so that both compute the same bits.
-                pair = (flat, received) if own == first else (received, flat)
+                pair = (flat, received) if is_first else (received, flat)
                 flat = torch.lerp(*pair, share)
             if node.size > 1:
                 self.wait(node.broadcast(flat, speaker))
             layout.unpack(flat)
+
+    def _share_of_second(self, partner: int, speaker: int) -> float:
+        """Of the pair's second node: by its workers, and by its batches where they are unequal."""
+        sizes, own = self.workers.node_sizes, self.workers.node_index
+        weights = {node: float(sizes[node]) for node in (own, partner)}
+        trained = self._take_trained()
+        if isinstance(trained, torch.Tensor) and self.workers.node.rank == speaker:
+            told = trained.double().reshape(1)
+            heard = torch.empty_like(told)
+            self._swap(told, heard, partner, speaker)
+            weights = {own: sizes[own] * told.item(), partner: sizes[partner] * heard.item()}
+        first, second = (weights[node] for node in sorted(weights))
+        return second / (first + second)
+
+    def _take_trained(self) -> float | torch.Tensor:
+        """What this node has trained on since its last average."""
+        trained = self.replica.trained_since(self._tally)
+        self._tally = self.replica.tally()
+        return trained
 
     def _swap(self, sent: torch.Tensor, received: torch.Tensor, partner: int, speaker: int) -> None:
         across, by_node = self.workers.across, self.workers.ranks_by_node
@@ -103,6 +123,19 @@ class Gossip(Strategy):
         """One phase, which repeats itself after a period."""
         return Schedule(phases=(Phase("all", period=self.period),))
 
+    def finish(self) -> None:
+        """Give all workers the average, weighted by what they have trained on."""
+        self.make_all_equal(weight=self._take_trained())
+
     def lockstep(self) -> Team:
         """The node's workers: they step with the same gradients."""
         return self.workers.node
+
+    def state_dict(self) -> dict[str, Any]:
+        """The step, and what was trained on up to the last average."""
+        return {**super().state_dict(), "trained": (*self.replica.tally(), self._tally)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned."""
+        super().load_state_dict(state)
+        self.replica.num_batches, self.replica.trained, self._tally = state["trained"]

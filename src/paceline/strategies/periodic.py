@@ -19,16 +19,13 @@ from paceline.strategies.exchange import Exchange, Fragment
 from paceline.strategies.layout import FlatLayout
 from paceline.strategies.merge import MergeName, merge, share_kept
 from paceline.strategies.outer import OuterOptimizer
-from paceline.strategies.replica import Replica
+from paceline.strategies.replica import Replica, Tally
 from paceline.strategies.schedule import Phase, Schedule
 from paceline.strategies.strategy import Strategy
 from paceline.strategies.wire import WireName, make_wire
 from paceline.teams import Pending, Team, Workers
 
 Weighting = Literal["workers", "nodes"]
-
-_LEAST_WEIGHT = 1e-9
-"""Of a node that has trained on nothing since the last exchange."""
 
 
 class Periodic(Strategy):
@@ -87,7 +84,7 @@ class Periodic(Strategy):
         """What each node counts in an average; 1 where all count alike."""
         self._num_exchanges = 0
         self._last_starts = [self._first_offset(i) for i in range(self.num_fragments)]
-        none: tuple[int, float | torch.Tensor] = (0, 0.0)
+        none: Tally = (0, 0.0)
         self._tallies = [none] * self.num_fragments
         """Of each fragment: the replica's counts of batches when its last exchange started."""
         self._in_flight: dict[int, Exchange] = {}
@@ -178,22 +175,13 @@ class Periodic(Strategy):
 
     def begin_tally(self, fragment: int) -> None:
         """Count from now on what this node trains on until a fragment's next average."""
-        self._tallies[fragment] = (self.replica.num_batches, self.replica.trained)
+        self._tallies[fragment] = self.replica.tally()
 
     def _trained_since_last(self, index: int) -> float | torch.Tensor:
-        """The mean weight of the batches since a fragment's last exchange; 1 where all are alike.
-
-        Once batches were unequal, this is a tensor, on all nodes from the same step on.
-        """
-        replica = self.replica
-        if self._weighting == "nodes" or not isinstance(replica.trained, torch.Tensor):
-            return 1.0
-        num_before, before = self._tallies[index]
-        num_batches = replica.num_batches - num_before
-        if num_batches == 0:
-            return torch.ones_like(replica.trained)
-        # Never 0, which would stand for a node whose values were refused.
-        return ((replica.trained - before) / num_batches).clamp(min=_LEAST_WEIGHT)
+        """What a batch counted, on average, since a fragment's last exchange."""
+        return (
+            1.0 if self._weighting == "nodes" else self.replica.trained_since(self._tallies[index])
+        )
 
     def _merge_if_arrived(self, index: int) -> None:
         exchange = self._in_flight[index]

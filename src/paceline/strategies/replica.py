@@ -15,6 +15,12 @@ from paceline.strategies.memory import distinct
 
 BufferMode = Literal["mean", "keep", "broadcast"]
 
+Tally = tuple[int, float | torch.Tensor]
+"""Batches that were trained on, and what they counted."""
+
+_LEAST_WEIGHT = 1e-9
+"""Of a node that has trained on nothing: a weight of 0 stands for values that were refused."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
@@ -138,6 +144,28 @@ class Replica:
         # Narrow types could not count far; the number stays on the device.
         own = 1.0 if mean_weight is None else mean_weight.to(wide_dtype(mean_weight.dtype))
         self.trained = self.trained + own
+
+    def tally(self) -> Tally:
+        """What was trained on up to now, for :meth:`trained_since` later."""
+        return self.num_batches, self.trained
+
+    def trained_since(self, tally: Tally) -> float | torch.Tensor:
+        """What a batch counted since then, on average; 1.0 where all workers' batches count alike.
+
+        Once batches were unequal, this is a tensor, on all nodes from the same step on. It is the
+        same on all workers that average gradients, so that it weights averages of parameters.
+
+        Args:
+            tally: What :meth:`tally` returned, such as at the last average.
+
+        """
+        if not isinstance(self.trained, torch.Tensor):
+            return 1.0
+        num_before, before = tally
+        num_batches = self.num_batches - num_before
+        if num_batches == 0:
+            return torch.ones_like(self.trained)
+        return ((self.trained - before) / num_batches).clamp(min=_LEAST_WEIGHT)
 
     def fragments(self, count: int) -> list[list[FlatLayout]]:
         """Layouts for ``count`` parts of the parameters of about equal size, in model order."""

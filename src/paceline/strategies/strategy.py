@@ -127,9 +127,18 @@ class Strategy:
 
     def finish(self) -> None:
         """Training is over: make all workers equal, bit for bit; here, by an average."""
+        self.make_all_equal()
+
+    def make_all_equal(self, *, weight: float | torch.Tensor = 1.0) -> None:
+        """Give all workers the average of their parameters and buffers, if any differ.
+
+        Args:
+            weight: What this worker counts in it, such as ``replica.trained_since(tally)``.
+
+        """
         tensors = self.replica.tensors()
         if find_unequal(tensors, self.workers.world):
-            make_equal(tensors, self.workers.world)
+            make_equal(tensors, self.workers.world, weight=weight)
 
     def lockstep(self) -> Team | None:
         """The team whose members have equal parameters after every step; None promises nothing.

@@ -27,7 +27,7 @@ _REDUCE_OPS = {
 }
 
 
-_KINDS = ("all_reduce", "broadcast", "reduce_scatter", "all_gather", "barrier")
+_KINDS = ("all_reduce", "broadcast", "reduce", "reduce_scatter", "all_gather", "barrier")
 
 
 class WorkPending(Pending):
@@ -81,7 +81,7 @@ class WorkPending(Pending):
 
 
 class StagedPending(Pending):
-    """A message that arrives in the host's memory and belongs in a GPU's."""
+    """A result that arrives in other memory than where it belongs."""
 
     def __init__(self, work: Pending, staged: torch.Tensor, tensor: torch.Tensor) -> None:
         self._work = work
@@ -89,12 +89,12 @@ class StagedPending(Pending):
         self._tensor = tensor
 
     def wait(self) -> None:
-        """Block until the message is there, then put it where it belongs."""
+        """Block until the result is there, then put it where it belongs."""
         self._work.wait()
         self._tensor.copy_(self._staged)
 
     def done(self) -> bool:
-        """Whether the message is there."""
+        """Whether the result is there."""
         return self._work.done()
 
 
@@ -153,9 +153,7 @@ class GroupTeam(Team):
         peer: int | None = None,
     ) -> Pending:
         if peer is None:
-            call = self._watch.note(self._name, kind, tensor.nbytes)
-            if self._watch.is_checking and self.size > 1:
-                self._check(call)
+            call = self._note(kind, tensor.nbytes)
         else:  # messages are not everybody's
             call = Call(self._name, kind, self._watch.counts.get(self._name, 0), peer)
         try:
@@ -165,6 +163,16 @@ class GroupTeam(Team):
                 raise
             raise self._watch.explain(call, error) from error
         return WorkPending(work, call, self._watch, is_on_host=tensor.device.type == "cpu")
+
+    def announce(self, kind: str, num_bytes: int) -> None:
+        """Note an operation that is made of messages, as one of the backend's own."""
+        self._note(kind, num_bytes)
+
+    def _note(self, kind: str, num_bytes: int) -> Call:
+        call = self._watch.note(self._name, kind, num_bytes)
+        if self._watch.is_checking and self.size > 1:
+            self._check(call)
+        return call
 
     def _check(self, call: Call) -> None:
         """Compare with the other members what is about to begin; all raise if it differs."""
@@ -189,6 +197,9 @@ class GroupTeam(Team):
         A mean is divided before it is summed, as torch's DDP does: the sum cannot overflow a
         narrow type that each member's value fits in.
         """
+        if _has_gaps(tensor):
+            staged = tensor.contiguous()
+            return StagedPending(self.all_reduce(staged, op), staged, tensor)
         if op == "mean" and self.size > 1:
             tensor.div_(self.size)
         self._bytes_handed += tensor.nbytes
@@ -200,6 +211,9 @@ class GroupTeam(Team):
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> Pending:
         """Give every member the source's tensor."""
+        if _has_gaps(tensor):
+            staged = tensor.contiguous()
+            return StagedPending(self.broadcast(staged, source), staged, tensor)
         self._bytes_handed += tensor.nbytes
         return self._begin(
             "broadcast",
@@ -282,3 +296,13 @@ class GroupTeam(Team):
             row[:length].numpy().tobytes()
             for row, length in zip(rows, lengths.tolist(), strict=True)
         ]
+
+
+def _has_gaps(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's values do not lie side by side: a backend would take what is between."""
+    if tensor.is_contiguous():
+        return False
+    last = sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    return last + 1 != tensor.numel()

@@ -56,27 +56,31 @@ class MessageTeam(WrappedTeam):
         if op == "mean" and self.size > 1:
             tensor.div_(self.size)  # as the backend's teams do, so that a sum cannot overflow
         if self._algorithm == "ring":
-            return self._begin(tensor, lambda flat: self._ring(flat, op))
+            return self._begin("all_reduce", tensor, lambda flat: self._ring(flat, op))
 
         def up_and_down(flat: torch.Tensor) -> None:
             self._tree_reduce(flat, 0, op)
             self._tree_broadcast(flat, 0)
 
-        return self._begin(tensor, up_and_down)
+        return self._begin("all_reduce", tensor, up_and_down)
 
     def reduce(self, tensor: torch.Tensor, root: int, op: Op = "sum") -> Pending:
         """Combine the members' tensors for one of them."""
         if op == "mean" and self.size > 1:
             tensor.div_(self.size)
-        return self._begin(tensor, lambda flat: self._tree_reduce(flat, root, op))
+        return self._begin("reduce", tensor, lambda flat: self._tree_reduce(flat, root, op))
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> Pending:
         """Give every member the source's tensor: whoever has it passes it on."""
-        return self._begin(tensor, lambda flat: self._tree_broadcast(flat, source))
+        return self._begin("broadcast", tensor, lambda flat: self._tree_broadcast(flat, source))
 
-    def _begin(self, tensor: torch.Tensor, work: Callable[[torch.Tensor], None]) -> Pending:
+    def _begin(
+        self, kind: str, tensor: torch.Tensor, work: Callable[[torch.Tensor], None]
+    ) -> Pending:
         if self.size == 1:
             return NothingPending()
+        # Before the first message: members that mean another operation would wait for ever.
+        self.announce(kind, tensor.nbytes)
 
         def run() -> None:
             flat = tensor.detach().contiguous().view(-1)

@@ -169,6 +169,15 @@ class Team(ABC):
 
         """
 
+    def announce(self, kind: str, num_bytes: int) -> None:  # noqa: B027
+        """An operation of all members begins that is made of messages: let it be compared.
+
+        Args:
+            kind: Which operation, such as ``"all_reduce"``.
+            num_bytes: Of this member's tensor.
+
+        """
+
 
 class WrappedTeam(Team):
     """What teams that stand in front of another team have in common."""
@@ -195,3 +204,7 @@ class WrappedTeam(Team):
     def keeps_order(self) -> bool:
         """As the team that does the work."""
         return self._team.keeps_order
+
+    def announce(self, kind: str, num_bytes: int) -> None:
+        """Tell the team that does the work."""
+        self._team.announce(kind, num_bytes)

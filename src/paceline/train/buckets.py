@@ -6,7 +6,8 @@ model's. The first is small, so that communication begins early (as in torch's D
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -150,6 +151,14 @@ class Buckets:
             for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
                 parameter.grad = view.copy_(gradients[parameter])
 
+    @torch.no_grad()
+    def take_in(self) -> None:
+        """Let gradients that a strategy has set lie, and count, as exchanged ones do."""
+        for bucket in self.buckets:
+            for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
+                if parameter.grad is not None and parameter.grad is not view:
+                    parameter.grad = view.copy_(parameter.grad)
+
     def were_broken(self, *, are_dropped: bool) -> bool:
         """Whether the last exchange gave values that are not finite (and they were dropped)."""
         is_any_kept = any(
@@ -225,6 +234,18 @@ class Buckets:
             mean_weight = bucket.divide_by_weight()
             bucket.reset()
         return mean_weight
+
+    @contextlib.contextmanager
+    def others_given(self) -> Iterator[None]:
+        """Inside, a worker that stood by has the others' gradients, as those who average do."""
+        before = [(parameter, parameter.grad) for parameter in self._home]
+        for bucket in self.buckets:
+            bucket.give_back(range(len(bucket.parameters)))
+        try:
+            yield
+        finally:
+            for parameter, gradient in before:
+                parameter.grad = gradient
 
     def release(self) -> None:
         """Give every gradient memory of its own again."""

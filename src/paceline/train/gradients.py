@@ -38,6 +38,8 @@ class Gradients:
         self._is_resting = False
         self._handles: list[RemovableHandle] = []
         self._weighing = Weighing()
+        self.last_weight: float | None = None
+        """What this worker's batches counted, on average, in the last exchange; None: all alike."""
         self.hook(parameters)
 
     def hook(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -81,6 +83,8 @@ class Gradients:
         """What the next batch counts beside a usual one; None: all workers have that."""
         self._is_resting = False
         if self._has_local:
+            # A batch that left no gradient, such as one of an evaluation, has no weight either.
+            self._weighing.drop_unused()
             self._weighing.go_on(weight, self.known)
         else:
             self._weighing.reset(weight)
@@ -95,12 +99,16 @@ class Gradients:
         """No batch with a weight follows. Gradients that wait for an exchange keep theirs."""
         if self._has_local:
             self._is_resting = True
+            self._weighing.drop_unused()
+            self.buckets.weight = self._weighing.weight
         else:
             self.weigh(None)
 
     def complete(self, *, are_all_active: bool) -> torch.Tensor | None:
         """Exchange what is left, and wait for all; the mean weight, unless all count alike."""
-        are_alike = are_all_active and self._weighing.are_alike
+        weighing = self._weighing
+        self.last_weight = None if weighing.are_alike else weighing.weight.mean
+        are_alike = are_all_active and weighing.are_alike
         mean_weight = self.buckets.complete(self._wait, are_alike=are_alike)
         self._has_local = False
         self.weigh(None if self._is_resting else self._weighing.current)
@@ -111,6 +119,7 @@ class Gradients:
         return self.buckets.stand_by(self._wait)
 
     def _on_gradient(self, parameter: torch.Tensor) -> None:
+        self._weighing.is_used = True
         if self._is_local:
             self._has_local = True
             return

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from paceline.strategies import Replica, Strategy
 from paceline.strategies.equality import take_over
+from paceline.teams import Team
 from paceline.train import guard
 from paceline.train.batch_norm import local_statistics
 from paceline.train.gradients import Gradients
@@ -146,6 +147,7 @@ class Loop:
         if self._skipped.was_left_out:
             self._finish_step()
         self._strategy.gradients_ready()
+        self.gradients.buckets.take_in()
         self._skipped.gradients_exchanged()
         self._meter.enter("optimizer")
 
@@ -170,7 +172,7 @@ class Loop:
             self._complete_gradients()
 
     def _share_loss(self, closure: Closure) -> Closure:
-        """A closure whose loss is the mean over the workers that step alike."""
+        """A closure whose loss is the mean over the workers that step alike, weighted."""
         team = self._strategy.lockstep()
         if team is None or team.size == 1 or isinstance(closure, Objective):
             return closure
@@ -180,10 +182,9 @@ class Loop:
             loss = closure()
             if loss is None:
                 return None
-            if not torch.is_tensor(loss):
-                return team.agree(float(loss), "mean")
-            own = loss.detach()
-            return own.new_tensor(team.agree(float(own), "mean"))
+            own = float(loss.detach() if torch.is_tensor(loss) else loss)
+            mean = _weighted_mean(team, own, self.gradients.last_weight)
+            return loss.detach().new_tensor(mean) if torch.is_tensor(loss) else mean
 
         return shared
 
@@ -231,10 +232,7 @@ class Loop:
         """The average over the workers, weighted as their batches are."""
         if self._joining is not None:
             return self._joining.mean(metric)
-        world, weight = self._strategy.workers.world, self._replica.weight
-        if weight is None:
-            return world.agree(metric)
-        return world.agree(metric * weight if weight else 0.0) / world.agree(weight)
+        return _weighted_mean(self._strategy.workers.world, metric, self._replica.weight)
 
     def _tell(self, moment: Moment) -> None:
         if self._joining is not None:
@@ -245,8 +243,18 @@ class Loop:
         """Take part in what the others do, contributing nothing."""
         if moment == "backward":
             self._replica.count_batch(self.gradients.stand_by())
-            self._strategy.gradients_ready()
+            with self.gradients.buckets.others_given():
+                self._strategy.gradients_ready()
         elif moment == "step":
             self._end_step()
         else:
             self._report(0.0)
+
+
+def _weighted_mean(team: Team, value: float, weight: float | None) -> float:
+    """The average over a team's members, weighted as their batches are; None: all count alike."""
+    total = None if weight is None else team.agree(weight, "sum")
+    if weight is None or not total:  # all have batches that count nothing
+        return team.agree(value, "mean")
+    # What counts nothing may not be finite.
+    return team.agree(value * (weight / total) if weight else 0.0, "sum")

@@ -308,6 +308,7 @@ class Pace:
         self._loop.refuse_inside_join("finish()")
         self._loop.close_step(are_dropped=False)
         self.workers.watch.meet("finish()")
+        self._loaders.settle()
         if not self._loop.is_finished:
             self._meter.finish()
             self._loop.is_finished = True

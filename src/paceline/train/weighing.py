@@ -25,12 +25,16 @@ class Weighing:
         """Whether all workers had usual batches since the last exchange."""
         self.weight = Weight()
         """Of all gradients that are there."""
+        self.is_used = False
+        """Whether the batch at hand has given a gradient."""
         self._weights = [1.0]
+        self._were_alike = True
         self._mutes: list[RemovableHandle] = []
 
     def reset(self, weight: float | None) -> None:
         """A batch begins, and no gradients were accumulated before it."""
         self._unmute()
+        self.is_used = False
         self.current, self.are_alike = weight, weight is None
         value = 1.0 if weight is None else weight
         self._weights = [value]
@@ -41,6 +45,8 @@ class Weighing:
         """A batch begins, and its gradients will be added to those that are there."""
         self._unmute()
         before, self.current = self.weight.scale, weight
+        self.is_used = False
+        self._were_alike = self.are_alike
         self.are_alike &= weight is None
         value = 1.0 if weight is None else weight
         self._weights.append(value)
@@ -55,6 +61,16 @@ class Weighing:
                 elif parameter.grad is not None:
                     parameter.grad.mul_(before / scale)
         self.weight = Weight(mean=sum(self._weights) / len(self._weights), scale=scale)
+
+    def drop_unused(self) -> None:
+        """Forget the weight of a batch that has given no gradient, beside those that have."""
+        if self.is_used or len(self._weights) == 1:
+            return
+        self._unmute()
+        del self._weights[-1]
+        self.are_alike = self._were_alike
+        mean = sum(self._weights) / len(self._weights)
+        self.weight = Weight(mean=mean, scale=self.weight.scale)
 
     def _unmute(self) -> None:
         for handle in self._mutes:

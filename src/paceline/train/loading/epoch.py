@@ -95,7 +95,7 @@ class Order:
         set_epoch(self.batch_sampler, epoch)
         set_epoch(getattr(self.batch_sampler, "sampler", None), epoch)
         assert self.batch_sampler is not None
-        batches = [[int(index) for index in batch] for batch in self.batch_sampler]
+        batches = [[int(index) for index in batch] for batch in self.batch_sampler if len(batch)]
         ends = list(itertools.accumulate(map(len, batches)))
         order = torch.tensor(list(itertools.chain.from_iterable(batches)), dtype=torch.int64)
         return Epoch(order, ends)

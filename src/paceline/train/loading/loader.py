@@ -37,8 +37,11 @@ class Loader(ABC):
     epoch.
     """
 
-    def __init__(self, host: Host, sharing: Sharing, *, identity: dict[str, Any]) -> None:
+    def __init__(
+        self, host: Host, sharing: Sharing, *, batch_size: int, identity: dict[str, Any]
+    ) -> None:
         self._host = host
+        self._batch_size = batch_size
         self._sharing = sharing
         self._identity = identity
         self._epoch = 0
@@ -51,10 +54,14 @@ class Loader(ABC):
         """The current epoch, counted from 0; after a pass, and after a load, the next to train."""
         return self._epoch
 
+    def settle(self) -> None:
+        """Wait for what the workers tell each other of their speeds. All workers call it."""
+        self._sharing.settle()
+
     @property
     def shares(self) -> tuple[int, ...]:
         """Samples of the next full batch for each worker; with ``lengths``, in proportion."""
-        return self._sharing.shares(self._number, int(self._identity["batch_size"]))
+        return self._sharing.shares(self._number, self._batch_size)
 
     def __len__(self) -> int:
         """Batches of an epoch, where that is known beforehand."""
@@ -94,6 +101,7 @@ class Loader(ABC):
             self._epoch += 1
             self._position = 0
         finally:
+            stopwatch.cancel()
             self._host.rest()
 
     @abstractmethod
@@ -120,7 +128,7 @@ class Loader(ABC):
         batch_size: int = 0,
     ) -> Portion:
         rank = self._host.workers.world.rank
-        weight = weight_of(units, rank, full=int(self._identity["batch_size"]))
+        weight = weight_of(units, rank, full=self._batch_size)
         if own:
             return Portion(own, units[rank], weight)
         count = min(self._host.least, batch_size if sizes is None else len(sizes))
@@ -131,6 +139,7 @@ class Loader(ABC):
         """Where the loader is, and the workers' speeds."""
         return {
             "identity": dict(self._identity),
+            "batch_size": self._batch_size,
             "epoch": self._epoch,
             "position": self._position,
             "number": self._number,
@@ -160,7 +169,7 @@ class Loader(ABC):
         """
         self.check_state_dict(state)
         self._epoch, self._position = state["epoch"], state["position"]
-        self._number = state["number"]
+        self._number, self._batch_size = state["number"], state["batch_size"]
         self._is_resumed = True
         self._sharing.load_state_dict(state["sharing"])
 
@@ -183,12 +192,14 @@ class IndexedLoader(Loader):
         sharing: Sharing,
         order: Order,
         *,
+        batch_size: int,
+        first: Epoch | None,
         identity: dict[str, Any],
         options: dict[str, Any],
     ) -> None:
-        super().__init__(host, sharing, identity=identity)
+        super().__init__(host, sharing, batch_size=batch_size, identity=identity)
         self._order = order
-        self._current: tuple[int, Epoch] | None = None
+        self._current = None if first is None else (0, first)
         self._portions: deque[Portion] = deque()
         self._data_loader = DataLoader(dataset, batch_sampler=_Drawn(self), **options)
         self._make_epoch()

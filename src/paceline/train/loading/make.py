@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from torch.utils.data import DistributedSampler, IterableDataset
@@ -66,10 +66,12 @@ def make_loader(
         sampler=sampler,
         batch_sampler=batch_sampler,
     )
+    first = None
     if batch_size is None:
-        first = order.make(0, host.workers.world, host.device).batch(0)
-        batch_size = len(first) if sizes is None else sum(sizes[index] for index in first)
-        identity["batch_size"] = batch_size
+        first = order.make(0, host.workers.world, host.device)
+        samples = first.batch(0) if len(first) else [0]
+        # Other batches are measured by the first one. Nothing depends on how large it is.
+        batch_size = len(samples) if sizes is None else sum(sizes[index] for index in samples)
     num_ahead = 0 if is_stream else _num_ahead(options)
     sharing = Sharing(
         host,
@@ -81,7 +83,16 @@ def make_loader(
     )
     sharing.shares(0, batch_size)  # limits that are too tight are refused here
     if not is_stream:
-        return IndexedLoader(dataset, host, sharing, order, identity=identity, options=options)
+        return IndexedLoader(
+            dataset,
+            host,
+            sharing,
+            order,
+            batch_size=batch_size,
+            first=first,
+            identity=identity,
+            options=options,
+        )
     kind = ShardedLoader if sharded else StreamLoader
     return kind(
         dataset,
@@ -115,6 +126,12 @@ def _check_batches(
         )
     if sampler is not None and shuffle:
         raise ValueError("sampler= says the order: leave shuffle= out")
+    for name, once in (("sampler", sampler), ("batch_sampler", batch_sampler)):
+        if isinstance(once, Iterator):
+            raise ValueError(
+                f"{name}= can be iterated only once, and every epoch iterates it: give an object "
+                "that can be iterated again, such as a list or a Sampler"
+            )
     for given in (sampler, getattr(batch_sampler, "sampler", None)):
         if isinstance(given, DistributedSampler):
             raise ValueError(

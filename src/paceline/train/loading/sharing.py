@@ -90,6 +90,11 @@ class Sharing:
         if self._host.is_in_lockstep():
             self._decide(number)
 
+    def settle(self) -> None:
+        """Wait for what is under way; it still counts, if more batches follow."""
+        if self._asked is not None:
+            self._asked[1].wait()
+
     def forget_question(self) -> None:
         """Wait for what is under way: it would be answered at another batch than asked."""
         if self._asked is not None:
@@ -101,7 +106,9 @@ class Sharing:
         told = [-1.0 if cost is None else cost, self._num_ahead, -1.0 if most is None else most]
         own = torch.tensor(told, dtype=torch.float64, device=self._host.device)
         answers = own.new_empty(self._team.size * len(told))
-        self._asked = (answers, self._team.all_gather(answers, own))
+        pending = self._team.all_gather(answers, own)
+        pending.done()  # asked once, so that a run that ends without the answer is no mistake
+        self._asked = (answers, pending)
 
     def _decide(self, number: int) -> None:
         """Take in what all have told; changes hold from a batch on that nobody has fetched."""

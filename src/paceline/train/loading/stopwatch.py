@@ -41,6 +41,10 @@ class Stopwatch:
         self._start = self._now()
         self._units = 0.0
 
+    def cancel(self) -> None:
+        """The batch at hand is not trained on."""
+        self._start = None
+
     def got(self, units: float) -> None:
         """It got one with so many samples, or so much of the samples' sizes."""
         self._units = units

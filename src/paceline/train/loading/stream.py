@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from typing import Any
 
 import torch
@@ -30,14 +30,20 @@ class StreamLoader(Loader):
         identity: dict[str, Any],
         options: dict[str, Any],
     ) -> None:
-        super().__init__(host, sharing, identity=identity)
+        super().__init__(host, sharing, batch_size=batch_size, identity=identity)
         options = dict(options)
         self._collate = options.pop("collate_fn", None) or default_collate
         self._dataset = dataset
-        self._batch_size = batch_size
         self._drop_last = drop_last
         # One by one: how many a worker takes of them is not known when they are fetched.
         self._data_loader = DataLoader(dataset, batch_size=None, **options)
+
+    def __len__(self) -> int:
+        """Batches of an epoch, where the data set tells its length."""
+        if not isinstance(self._dataset, Sized):
+            return super().__len__()
+        num_whole, rest = divmod(len(self._dataset), self._batch_size)
+        return num_whole + (rest > 0 and not self._drop_last)
 
     def _samples(self) -> Iterator[Any]:
         set_epoch(self._dataset, self._epoch)
@@ -63,6 +69,10 @@ class ShardedLoader(StreamLoader):
     def __init__(self, *arguments: Any, **numbers: Any) -> None:
         super().__init__(*arguments, **numbers)
         self._num_taken = 0
+
+    def __len__(self) -> int:
+        """How long the others' streams are, this worker does not know."""
+        return Loader.__len__(self)
 
     def _fetch(self) -> Iterator[tuple[Any, Portion]]:
         if self._position == 0:
