@@ -153,7 +153,7 @@ def burst_of(arguments: argparse.Namespace) -> float:
         return 0.0
     from paceline.lab.namespaces import burst_bytes
 
-    layout = lay_out(nodes=2, workers="1", link=arguments.link)
+    layout = lay_out(nodes=2, workers_per_node="1", link=arguments.link)
     return float(burst_bytes(next(iter(link_rates_bytes_per_s(layout)))))
 
 
