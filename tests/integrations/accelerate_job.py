@@ -11,6 +11,7 @@ from accelerate.local_sgd import LocalSGD as TheirLocalSGD
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
+from integrations.fleet import run_example
 from paceline import Daso, attach
 from paceline.integrations.accelerate import LocalSGD
 
@@ -143,3 +144,8 @@ def wrappers(folder: Path) -> dict[str, Any]:
         assert torch.equal(base, lora.base_model.model[0].base_layer.weight)
         result[f"peft, {name}"] = flat(lora)
     return result
+
+
+def example(folder: Path) -> str:
+    """What a user copies, as it stands; what it prints."""
+    return run_example("accelerate_local_sgd.py", "--epochs", "1", "--local-sgd-steps", "4")

@@ -7,9 +7,12 @@ torchrun would have set.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import json
 import os
+import runpy
 import socket
 import subprocess
 import sys
@@ -51,6 +54,15 @@ def run_fleet(module: str, jobs: Sequence[Job], folder: Path) -> dict[str, list[
         ]
         for label, nodes in ((_label(job), job[1]) for job in jobs)
     }
+
+
+def run_example(name: str, *arguments: str) -> str:
+    """Run a script of the examples in this process; what it prints."""
+    path = Path(__file__).parents[2] / "examples" / name
+    sys.argv = [str(path), *arguments]
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        runpy.run_path(str(path), run_name="__main__")
+    return output.getvalue()
 
 
 def _label(job: Job) -> str:

@@ -17,6 +17,7 @@ from transformers import (
     set_seed,
 )
 
+from integrations.fleet import run_example
 from paceline import Daso
 from paceline.integrations.huggingface import PacelineMixin, PacelineTrainer
 
@@ -215,3 +216,8 @@ def refuse(folder: Path) -> dict[str, Any]:
     trainer.train()
     result["twice"] = [*steps, trainer.pace.strategy.step]
     return result
+
+
+def example(folder: Path) -> str:
+    """What a user copies, as it stands; what it prints."""
+    return run_example("huggingface.py", "--epochs", "0.1", "--output", str(folder))

@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import StrategyRegistry
 from torch.utils.data import DataLoader, TensorDataset
 
+from integrations.fleet import run_example
 from paceline import Daso, LocalSgd
 from paceline.integrations.fabric import PacelineFabricStrategy
 from paceline.integrations.lightning import PacelineStrategy
@@ -212,3 +213,18 @@ def fabric(folder: Path) -> dict[str, Any]:
         lambda: fit(folder, PacelineStrategy("daso", monitor="val_acc"))
     )
     return result
+
+
+def example(folder: Path) -> str:
+    """What a user copies, as it stands; what it prints."""
+    return run_example(
+        "lightning_daso.py",
+        "--epochs",
+        "1",
+        "--devices",
+        "1",
+        "--nodes",
+        "2",
+        "--output",
+        str(folder),
+    )

@@ -18,7 +18,7 @@ Results = dict[str, list[Any]]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    jobs = [("compare", [1, 1]), ("compare", [2, 2]), ("wrappers", [1, 1])]
+    jobs = [("compare", [1, 1]), ("compare", [2, 2]), ("wrappers", [1, 1]), ("example", [1, 1])]
     return run_fleet("integrations.accelerate_job", jobs, tmp_path_factory.mktemp("accelerate"))
 
 
@@ -96,3 +96,8 @@ for name in ("huggingface", "accelerate", "lightning", "fabric"):
         "lightning is not installed: pip install 'paceline[lightning]'",
         "lightning is not installed: pip install 'paceline[lightning]'",
     ]
+
+
+def test_the_example_runs(results: Results) -> None:
+    first, second = results["example/2"]
+    assert "accuracy" in first and "accuracy" not in second

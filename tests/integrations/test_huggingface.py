@@ -22,6 +22,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
         ("compare_more", [1, 1]),
         ("resume", [2, 2]),
         ("refuse", [1, 1]),
+        ("example", [1, 1]),
     ]
     return run_fleet("integrations.huggingface_job", jobs, tmp_path_factory.mktemp("hf"))
 
@@ -84,3 +85,8 @@ def test_a_second_training_begins_anew(results: Results) -> None:
     for worker in results["refuse/2"]:
         first, second = worker["twice"]
         assert first == 2 and second == 2
+
+
+def test_the_example_runs(results: Results) -> None:
+    first, second = results["example/2"]
+    assert "eval loss" in first and "eval loss" not in second

@@ -16,7 +16,13 @@ Results = dict[str, list[Any]]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    jobs = [("compare", [1, 1]), ("compare", [2, 2]), ("resume", [2, 2]), ("fabric", [2, 2])]
+    jobs = [
+        ("compare", [1, 1]),
+        ("compare", [2, 2]),
+        ("resume", [2, 2]),
+        ("fabric", [2, 2]),
+        ("example", [1, 1]),
+    ]
     return run_fleet("integrations.lightning_job", jobs, tmp_path_factory.mktemp("lightning"))
 
 
@@ -92,3 +98,8 @@ def test_what_cannot_work_is_refused(results: Results) -> None:
         assert "monitor='val_acc'" in said["no such metric"]
         assert set(said["names"]) >= {"paceline_daso", "paceline_sync", "paceline_local_sgd"}
         assert len(said["names"]) >= 12
+
+
+def test_the_example_runs(results: Results) -> None:
+    first, second = results["example/2"]
+    assert "accuracy" in first and "accuracy" not in second
