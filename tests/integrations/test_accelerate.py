@@ -100,4 +100,5 @@ for name in ("huggingface", "accelerate", "lightning", "fabric"):
 
 def test_the_example_runs(results: Results) -> None:
     first, second = results["example/2"]
-    assert "accuracy" in first and "accuracy" not in second
+    assert first == second  # accelerator.print: one worker of each machine
+    assert "accuracy" in first
