@@ -27,6 +27,7 @@ ORDER = (
     "studies",
     "lab",
     "race",
+    "integrations",
     "cli",
 )
 # Folders that may know less than the order would let them.

@@ -24,8 +24,14 @@ HEAVY = (
     "paceline.cli",
 )
 ROOT = Path(__file__).parents[1]
-# Networks and data for examples, a name space of its own.
-OPEN_FOLDERS = {"paceline.zoo"}
+# Networks and data for examples, a name space of its own; and what needs another library.
+OPEN_FOLDERS = {
+    "paceline.zoo",
+    *(
+        f"paceline.integrations.{name}"
+        for name in ("accelerate", "fabric", "huggingface", "lightning")
+    ),
+}
 
 
 def loaded_after(statements: str) -> set[str]:
@@ -113,4 +119,4 @@ def test_docs_and_examples_import_from_the_root() -> None:
 def test_all_that_docs_and_examples_use_is_public() -> None:
     used = {name for _, code in documented_code() for name in public_names(code)}
     assert {"attach", "predict", "load_step"} <= used  # the search finds what there is
-    assert used <= {*paceline.__all__, "zoo"}
+    assert used <= {*paceline.__all__, "zoo", "integrations"}

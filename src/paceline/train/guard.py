@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 from collections.abc import Collection, Iterator, Sequence
@@ -20,13 +21,15 @@ from paceline.strategies import Strategy
 # Which strategy each attached parameter belongs to, and the strategies that were ever attached.
 _claims: WeakIdKeyDictionary = WeakIdKeyDictionary()
 _used: WeakSet[Strategy] = WeakSet()
+# DistributedDataParallel wrappers that somebody keeps from averaging, as long as they are in here.
+_muted: WeakSet[DistributedDataParallel] = WeakSet()
 
 _DDP_ATTRIBUTE = "_ddp_params_and_buffers_to_ignore"
 _TWO_AVERAGES = (
     "DistributedDataParallel averages the same gradients that paceline does, and the two would "
     "spoil each other's; attach the plain model and do not wrap it (sync is the strategy that "
-    "does what DDP does; with Accelerate, Fabric or the Hugging Face Trainer, do not let them "
-    "prepare the model for several processes)"
+    "does what DDP does; for Accelerate, Lightning, Fabric and the Hugging Face Trainer, "
+    "paceline.integrations has what leaves DDP out)"
 )
 
 
@@ -69,6 +72,8 @@ def check_not_wrapped(parameters: Collection[nn.Parameter]) -> None:
     """Refuse parameters whose gradients some DistributedDataParallel averages."""
     own = {id(parameter) for parameter in parameters}
     for wrapper in _wrappers():
+        if wrapper in _muted:
+            continue
         reduced = wrapper.__dict__.get("_module_parameters", ())
         if any(id(parameter) in own and parameter.requires_grad for parameter in reduced):
             raise ValueError(f"the model is wrapped: {_TWO_AVERAGES}")
@@ -87,6 +92,17 @@ def _wrappers() -> Iterator[DistributedDataParallel]:
     for thing in gc.get_objects():
         if type(thing) in kinds:
             yield thing
+
+
+@contextlib.contextmanager
+def muted(wrapper: DistributedDataParallel) -> Iterator[None]:
+    """Inside, the wrapper only calls its model, which may then be attached."""
+    with wrapper.no_sync():
+        _muted.add(wrapper)
+        try:
+            yield
+        finally:
+            _muted.discard(wrapper)
 
 
 class WrapGuard:

@@ -63,6 +63,7 @@ class Loop:
             optimizers,
             is_ours=self._trains_ours,
             before=self._before_step,
+            complete=self._complete_left_over,
             after=self._finish_step,
             share=self._share_loss,
         )
@@ -162,10 +163,14 @@ class Loop:
 
     @torch.no_grad()
     def _before_step(self, optimizer: Optimizer) -> None:
-        """Take in new parameters, and gradients that no backward pass of ours has exchanged."""
+        """Take in new parameters."""
         known = self.gradients.known
         if not self._replica.is_current() or guard.foreign_parameters([optimizer], known):
             self._adopt(optimizer)
+
+    @torch.no_grad()
+    def _complete_left_over(self) -> None:
+        """Take in gradients that no backward pass of ours has exchanged."""
         if not self.gradients.are_exchanged:
             self._skipped.was_left_out = False
             self._tell("backward")

@@ -38,12 +38,14 @@ class OptimizerSteps:
         *,
         is_ours: Callable[[Optimizer], bool],
         before: Callable[[Optimizer], None],
+        complete: Callable[[], None],
         after: Callable[[], None],
         share: Callable[[Closure], Closure],
     ) -> None:
         # Weak: torch keeps these hooks forever, and they must not keep a forgotten model alive.
         self._is_ours = WeakMethod(is_ours)
         self._before = WeakMethod(before)
+        self._complete = WeakMethod(complete)
         self._after = WeakMethod(after)
         self._share = WeakMethod(share)
         self._expected = WeakSet(optimizers)
@@ -55,7 +57,7 @@ class OptimizerSteps:
         """Whether a GradScaler has stepped one of our optimizers, or declined to."""
         on_before, on_after = WeakMethod(self._on_before), WeakMethod(self._on_after)
         self._handles = [
-            register_optimizer_step_pre_hook(_called(on_before)),
+            register_optimizer_step_pre_hook(_called(on_before, with_closure=True)),
             register_optimizer_step_pre_hook(_sharing(WeakMethod(self._on_closure))),
             register_optimizer_step_post_hook(_called(on_after)),
         ]
@@ -100,7 +102,7 @@ class OptimizerSteps:
         is_ours = self._is_ours()
         return is_ours is not None and is_ours(optimizer)
 
-    def _on_before(self, optimizer: Optimizer) -> None:
+    def _on_before(self, optimizer: Optimizer, has_closure: bool) -> None:
         if self._outermost not in (None, optimizer) or not self.owns(optimizer):
             return
         self._outermost = optimizer
@@ -108,13 +110,34 @@ class OptimizerSteps:
         before = self._before()
         if before is not None:
             before(optimizer)
+        # Lightning's closure makes the last of several backward passes. What the others have left
+        # is exchanged with it, not once before and once again.
+        if not (has_closure and _calls_closure_first(optimizer)):
+            self._complete_left_over()
+
+    def _complete_left_over(self) -> None:
+        complete = self._complete()
+        if complete is not None:
+            complete()
 
     def _on_closure(self, optimizer: Optimizer, closure: Closure) -> Closure:
         """Workers that decide by the loss must decide by the same; it is theirs together."""
         share = self._share()
-        if share is None or self._outermost is not optimizer or not _decides_by_loss(optimizer):
+        if share is None or self._outermost is not optimizer:
             return closure
-        return share(closure)
+        if _calls_closure_first(optimizer):
+            closure = self._completed(closure)
+        return share(closure) if _decides_by_loss(optimizer) else closure
+
+    def _completed(self, closure: Closure) -> Closure:
+        """A closure after which all gradients are exchanged, whatever it does."""
+
+        def completed() -> Any:
+            loss = closure()
+            self._complete_left_over()
+            return loss
+
+        return completed
 
     def _on_after(self, optimizer: Optimizer) -> None:
         if self._outermost is not optimizer:
@@ -147,8 +170,12 @@ def _decides_by_loss(optimizer: Optimizer) -> bool:
 
     Lightning always gives a closure, and reading each loss would make a GPU wait.
     """
-    is_torchs = type(optimizer).__module__.startswith("torch.optim.")
-    return not is_torchs or isinstance(optimizer, torch.optim.LBFGS)
+    return not _calls_closure_first(optimizer) or isinstance(optimizer, torch.optim.LBFGS)
+
+
+def _calls_closure_first(optimizer: Optimizer) -> bool:
+    """Whether no gradient is used before a closure has been called: so are torch's own."""
+    return type(optimizer).__module__.startswith("torch.optim.")
 
 
 def _parameters_of(optimizers: Iterable[Optimizer]) -> set[int]:
@@ -160,13 +187,22 @@ def _parameters_of(optimizers: Iterable[Optimizer]) -> set[int]:
     }
 
 
-def _called(method: Callable[[], Callable[[Optimizer], None] | None]) -> Callable[..., None]:
-    def hook(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+def _called(
+    method: Callable[[], Callable[..., None] | None], *, with_closure: bool = False
+) -> Callable[..., None]:
+    def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         call = method()
-        if call is not None:
+        if call is not None and with_closure:
+            call(optimizer, callable(_closure_of(args, kwargs)))
+        elif call is not None:
             call(optimizer)
 
     return hook
+
+
+def _closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    # step(self, closure): the optimizer itself is the first of the arguments.
+    return kwargs.get("closure", args[1] if len(args) > 1 else None)
 
 
 def _sharing(
@@ -178,8 +214,7 @@ def _sharing(
         optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, Any] | None:
         call = method()
-        # step(self, closure): the optimizer itself is the first of the arguments.
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        closure = _closure_of(args, kwargs)
         if call is None or not callable(closure):
             return None
         shared = call(optimizer, closure)
