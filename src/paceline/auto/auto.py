@@ -380,13 +380,9 @@ class Auto(Strategy):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with the strategy that was chosen. On other nodes the choice is made anew."""
-        saved = Candidate.from_dict(state["current"])
-        if saved != self.current:
-            self._start_inner(saved)
+        self._start_saved(state)
         self.inner.load_state_dict(state["inner"])
-        super().load_state_dict(state)
-        self.decisions = list(state["decisions"])
-        self._measure_anew()
+        self._load_decisions(state)
         if tuple(state["node_sizes"]) == self.workers.node_sizes:
             self._num_measured = state["num_measured"]
             self._timer.load_state_dict(state["timer"])
@@ -394,3 +390,19 @@ class Auto(Strategy):
             self._num_watched = state["num_watched"]
             self._probe = None if state["probe"] is None else Probe(*state["probe"])
             self._reference.load_state_dict(state["reference"])
+
+    def load_averaged(self, state: dict[str, Any]) -> None:
+        """Go on with the strategy that was chosen, and choose anew."""
+        self._start_saved(state)
+        self.inner.load_averaged(state["inner"])
+        self._load_decisions(state)
+
+    def _start_saved(self, state: dict[str, Any]) -> None:
+        saved = Candidate.from_dict(state["current"])
+        if saved != self.current:
+            self._start_inner(saved)
+
+    def _load_decisions(self, state: dict[str, Any]) -> None:
+        self.step = state["step"]
+        self.decisions = list(state["decisions"])
+        self._measure_anew()

@@ -334,6 +334,22 @@ class Periodic(Strategy):
             for outer, saved in zip(outers, saved_outers, strict=True):
                 outer.load_state_dict(saved)
 
+    def load_averaged(self, state: dict[str, Any]) -> None:
+        """Go on from the nodes' average, which holds what was under way between them.
+
+        The schedule and the outer optimizers go on. Rounding errors that narrow wires still carry
+        are dropped, and what nodes have trained on is counted anew.
+        """
+        wires = [[saved | _no_errors(saved) for saved in of_one] for of_one in state["wires"]]
+        none: tuple[int, float | torch.Tensor] = (0, 0.0)
+        state = state | {
+            "in_flight": {},
+            "is_settled": True,
+            "wires": wires,
+            "trained": (*none, [none] * self.num_fragments),
+        }
+        Periodic.load_state_dict(self, state)
+
     def _check_state_dict(self, state: dict[str, Any]) -> None:
         """Refuse the state of other fragments, wires, nodes or of another model."""
         num_saved, num_own = len(state["wires"]), len(self.fragments)
@@ -368,6 +384,11 @@ class Periodic(Strategy):
                     f"buffers={self.replica.buffer_mode!r}; attach with the same"
                 )
             _check_sizes("buffers under way", saved["buffers"], buffers)
+
+
+def _no_errors(wire: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Of a narrow wire's state: all but what nodes agree on, as it is at first."""
+    return {name: torch.zeros_like(flat) for name, flat in wire.items() if name != "agreed"}
 
 
 def check_delay(delay: int, period: int) -> None:

@@ -72,6 +72,18 @@ class Workers:
         """How many local indices every node has: the number of teams that span all nodes."""
         return min(len(ranks) for ranks in self.ranks_by_node)
 
+    def make_team(self, name: str) -> Team:
+        """A further team of all workers, for what runs beside training. All workers call it.
+
+        Args:
+            name: What messages call it.
+
+        """
+        if self._groups is None:
+            return self.world
+        group = self._groups.make([range(self.world.size)])
+        return GroupTeam(group, name=name, watch=self.watch)
+
     def close(self) -> None:
         """Give back threads and connections; the teams are of no use any more.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from torch.optim import Optimizer
 
 from paceline.strategies import Strategy
 from paceline.teams.solo import solo_workers
-from paceline.train.checkpoint import load_checkpoint, save_checkpoint
 from paceline.train.contents import Contents
 from paceline.train.loading.host import Host
 from paceline.train.loading.loaders import Loaders
 from paceline.train.objective import Interval, Objective, make_objective
 from paceline.train.pace import Pace
+from paceline.train.registered import Registered
+from paceline.train.resuming import load_checkpoint
+from paceline.train.saver import Saver
 from paceline.train.stats import Stats
 
 
@@ -38,6 +41,8 @@ class IdlePace(Pace):
         self._model = model
         self._optimizers = list(optimizers)
         self._loaders = Loaders()
+        self._registered = Registered()
+        self._saver = Saver()
 
     @property
     def stats(self) -> Stats:
@@ -86,10 +91,12 @@ class IdlePace(Pace):
         """Nobody listens."""
 
     def finish(self, *, optimizer_state: bool = False) -> None:
-        """There is only one worker."""
+        """There is only one worker; a save in the background is waited for."""
+        self._saver.wait()
 
     def detach(self) -> None:
-        """Nothing was attached."""
+        """Nothing was attached; a save in the background is waited for."""
+        self._saver.close(is_waited_for=True)
 
     def state_dict(self) -> dict[str, Any]:
         """There is no state."""
@@ -98,13 +105,33 @@ class IdlePace(Pace):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """There is no state."""
 
-    def save(self, folder: str | Path) -> None:
-        """Write model and optimizers."""
-        save_checkpoint(folder, self._contents())
+    def save(
+        self,
+        folder: str | Path,
+        *,
+        extra: Mapping[str, Any] | None = None,
+        background: bool = False,
+    ) -> Future[None]:
+        """Write all but a strategy."""
+        return self._saver.save(folder, self._contents(), extra=extra, background=background)
 
-    def load(self, folder: str | Path, *, missing_ok: bool = False) -> None:
-        """Read model and optimizers."""
-        load_checkpoint(folder, self._contents(), missing_ok=missing_ok)
+    def load(
+        self,
+        folder: str | Path,
+        *,
+        missing_ok: bool = False,
+        average: bool = False,
+        random_state: bool = True,
+    ) -> dict[str, Any] | None:
+        """Read all but a strategy."""
+        self._saver.wait()
+        return load_checkpoint(
+            folder,
+            self._contents(),
+            missing_ok=missing_ok,
+            average=average,
+            random_state=random_state,
+        )
 
     def _contents(self) -> Contents:
         return Contents(
@@ -113,6 +140,7 @@ class IdlePace(Pace):
             workers=self.workers,
             strategy=None,
             loaders=self._loaders,
+            registered=self._registered,
         )
 
     def weigh(self, count: float) -> None:

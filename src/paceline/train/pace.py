@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +22,6 @@ from paceline.traces.tracer import Tracer
 from paceline.train import guard
 from paceline.train import optimizer_state as states
 from paceline.train.batch_norm import bind_batch_norms, release_batch_norms
-from paceline.train.checkpoint import load_checkpoint, save_checkpoint
 from paceline.train.contents import Contents, load_strategy_state, strategy_state
 from paceline.train.fingerprint import check_agreement, fingerprint
 from paceline.train.levelling import level_models, level_optimizers
@@ -34,6 +34,9 @@ from paceline.train.loop import Loop
 from paceline.train.meter import Meter
 from paceline.train.monitor import Monitor
 from paceline.train.objective import Interval, Objective, make_objective
+from paceline.train.registered import Registered
+from paceline.train.resuming import load_checkpoint
+from paceline.train.saver import Saver
 from paceline.train.stats import Stats
 
 
@@ -89,6 +92,8 @@ class Pace:
         )
         bind_batch_norms(model, strategy)
         self._loaders = Loaders()
+        self._registered = Registered()
+        self._saver = Saver()
         self._mean_count: float | None = None
         self._meter.start()
 
@@ -306,6 +311,7 @@ class Pace:
 
         """
         self._loop.refuse_inside_join("finish()")
+        self._saver.wait()
         self._loop.close_step(are_dropped=False)
         self.workers.watch.meet("finish()")
         if not self._loop.is_finished:
@@ -319,13 +325,18 @@ class Pace:
     def detach(self) -> None:
         """Remove all hooks; model and optimizer are as before, and so is the class of both.
 
-        The workers that ``attach`` found are closed; those it was given stay open.
+        The workers that ``attach`` found are closed; those it was given stay open. A save in the
+        background is waited for.
         """
         self._loop.detach()
         release_batch_norms(self._model)
         guard.release(self.strategy)
-        self._meter.close()
-        self._on_detach()
+        try:
+            # After an error the others may be gone, and the save never end.
+            self._saver.close(is_waited_for=not self.workers.watch.is_in_trouble)
+        finally:
+            self._meter.close()
+            self._on_detach()
 
     def state_dict(self) -> dict[str, Any]:
         """The strategy's whole state on this worker, with what is under way (which it waits for).
@@ -345,33 +356,81 @@ class Pace:
         load_strategy_state(self.strategy, state)
         self._loop.is_finished = False
 
-    def save(self, folder: str | Path) -> None:
-        """Write all that a resumed run needs to ``folder``: model, optimizers, strategy, loaders.
+    def register(self, **objects: Any) -> None:
+        """Keep more in checkpoints: ``pace.register(scheduler=scheduler, scaler=scaler)``.
 
-        All workers call it. The save before stays there until this one is complete. If a worker
-        fails, all raise a :class:`CheckpointError` that names it.
+        Each object is saved and restored with the model. If a checkpoint was loaded before, the
+        object gets its state at once.
+
+        Args:
+            **objects: Whatever has ``state_dict()`` and ``load_state_dict()``, by a name that it
+                keeps.
+
+        """
+        self._registered.add(objects)
+
+    def save(
+        self,
+        folder: str | Path,
+        *,
+        extra: Mapping[str, Any] | None = None,
+        background: bool = False,
+    ) -> Future[None]:
+        """Write all that a resumed run needs to ``folder``.
+
+        That is: model, optimizers, strategy, loaders, random states, and what :meth:`register` was
+        given. All workers call it. The save before stays there until this one is complete. If a
+        worker fails, all raise a :class:`CheckpointError` that names it.
 
         Args:
             folder: Where to write: on a disk that all workers share, or each node's own.
+            extra: Values of your own, such as ``{"epoch": 3}``, which :meth:`load` returns.
+            background: Whether to copy everything to the CPU's memory and train on while it is
+                written. One save is under way at most: the next one, :meth:`finish` and
+                :meth:`detach` wait for it and raise what it raised, and so does ``result()`` of
+                what this returns.
 
         """
         self._loop.refuse_inside_join("save()")
         self._loop.close_step()
-        save_checkpoint(folder, self._contents())
+        return self._saver.save(folder, self._contents(), extra=extra, background=background)
 
-    def load(self, folder: str | Path, *, missing_ok: bool = False) -> None:
-        """Read the newest complete save in ``folder``, on the same layout. All workers call it.
+    def load(
+        self,
+        folder: str | Path,
+        *,
+        missing_ok: bool = False,
+        average: bool = False,
+        random_state: bool = True,
+    ) -> dict[str, Any] | None:
+        """Read the newest complete save in ``folder``. All workers call it.
 
-        If the workers were all equal (``sync``), any layout will do. If a worker fails, all raise
-        a :class:`CheckpointError` that names it.
+        A save of workers that were all equal (``sync``) can be loaded on any number of them, others
+        on the same layout. If a worker fails, all raise a :class:`CheckpointError` that names it.
 
         Args:
             folder: What :meth:`save` was given.
             missing_ok: Whether to do nothing where there is no complete save yet.
+            average: Whether workers that differed go on from their average, weighted as the
+                strategy does, where the layout is another one. Without it they are refused.
+            random_state: Whether to restore random states. On another layout, new ones are seeded
+                from those that were saved.
+
+        Returns:
+            What ``extra=`` was at the save, or None where nothing was loaded.
 
         """
-        load_checkpoint(folder, self._contents(), missing_ok=missing_ok)
-        self._loop.is_finished = False
+        self._saver.wait()
+        extra = load_checkpoint(
+            folder,
+            self._contents(),
+            missing_ok=missing_ok,
+            average=average,
+            random_state=random_state,
+        )
+        if extra is not None:
+            self._loop.is_finished = False
+        return extra
 
     def _contents(self) -> Contents:
         return Contents(
@@ -380,4 +439,5 @@ class Pace:
             workers=self.workers,
             strategy=self.strategy,
             loaders=self._loaders,
+            registered=self._registered,
         )
