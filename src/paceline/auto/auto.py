@@ -380,9 +380,7 @@ class Auto(Strategy):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with the strategy that was chosen. On other nodes the choice is made anew."""
-        self._start_saved(state)
-        self.inner.load_state_dict(state["inner"])
-        self._load_decisions(state)
+        self._go_on(state, lambda: self.inner.load_state_dict(state["inner"]))
         if tuple(state["node_sizes"]) == self.workers.node_sizes:
             self._num_measured = state["num_measured"]
             self._timer.load_state_dict(state["timer"])
@@ -393,16 +391,13 @@ class Auto(Strategy):
 
     def load_averaged(self, state: dict[str, Any]) -> None:
         """Go on with the strategy that was chosen, and choose anew."""
-        self._start_saved(state)
-        self.inner.load_averaged(state["inner"])
-        self._load_decisions(state)
+        self._go_on(state, lambda: self.inner.load_averaged(state["inner"]))
 
-    def _start_saved(self, state: dict[str, Any]) -> None:
+    def _go_on(self, state: dict[str, Any], load_inner: Callable[[], None]) -> None:
         saved = Candidate.from_dict(state["current"])
         if saved != self.current:
             self._start_inner(saved)
-
-    def _load_decisions(self, state: dict[str, Any]) -> None:
+        load_inner()
         self.step = state["step"]
         self.decisions = list(state["decisions"])
         self._measure_anew()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,9 +18,7 @@ from paceline.train.loading.host import Host
 from paceline.train.loading.loaders import Loaders
 from paceline.train.objective import Interval, Objective, make_objective
 from paceline.train.pace import Pace
-from paceline.train.registered import Registered
-from paceline.train.resuming import load_checkpoint
-from paceline.train.saver import Saver
+from paceline.train.resumable import Resumable
 from paceline.train.stats import Stats
 
 
@@ -35,14 +31,13 @@ class IdlePace(Pace):
     def __init__(
         self, model: nn.Module, optimizers: Sequence[Optimizer], strategy: Strategy
     ) -> None:
+        Resumable.__init__(self)
         self.strategy = strategy
         self.workers = solo_workers()
         self._stats = Stats()
         self._model = model
         self._optimizers = list(optimizers)
         self._loaders = Loaders()
-        self._registered = Registered()
-        self._saver = Saver()
 
     @property
     def stats(self) -> Stats:
@@ -105,33 +100,11 @@ class IdlePace(Pace):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """There is no state."""
 
-    def save(
-        self,
-        folder: str | Path,
-        *,
-        extra: Mapping[str, Any] | None = None,
-        background: bool = False,
-    ) -> Future[None]:
-        """Write all but a strategy."""
-        return self._saver.save(folder, self._contents(), extra=extra, background=background)
+    def _before_save(self) -> None:
+        """No step is open."""
 
-    def load(
-        self,
-        folder: str | Path,
-        *,
-        missing_ok: bool = False,
-        average: bool = False,
-        random_state: bool = True,
-    ) -> dict[str, Any] | None:
-        """Read all but a strategy."""
-        self._saver.wait()
-        return load_checkpoint(
-            folder,
-            self._contents(),
-            missing_ok=missing_ok,
-            average=average,
-            random_state=random_state,
-        )
+    def _after_load(self) -> None:
+        """Nothing was finished."""
 
     def _contents(self) -> Contents:
         return Contents(

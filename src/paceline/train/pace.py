@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -34,13 +32,11 @@ from paceline.train.loop import Loop
 from paceline.train.meter import Meter
 from paceline.train.monitor import Monitor
 from paceline.train.objective import Interval, Objective, make_objective
-from paceline.train.registered import Registered
-from paceline.train.resuming import load_checkpoint
-from paceline.train.saver import Saver
+from paceline.train.resumable import Resumable
 from paceline.train.stats import Stats
 
 
-class Pace:
+class Pace(Resumable):
     """What :func:`paceline.attach` returns; also a context manager that finishes and detaches.
 
     Attributes:
@@ -64,6 +60,7 @@ class Pace:
         tracer: Tracer | None,
         on_detach: Callable[[], None] = lambda: None,
     ) -> None:
+        super().__init__()
         self.strategy = strategy
         self.workers = workers
         self._model = model
@@ -92,8 +89,6 @@ class Pace:
         )
         bind_batch_norms(model, strategy)
         self._loaders = Loaders()
-        self._registered = Registered()
-        self._saver = Saver()
         self._mean_count: float | None = None
         self._meter.start()
 
@@ -356,81 +351,12 @@ class Pace:
         load_strategy_state(self.strategy, state)
         self._loop.is_finished = False
 
-    def register(self, **objects: Any) -> None:
-        """Keep more in checkpoints: ``pace.register(scheduler=scheduler, scaler=scaler)``.
-
-        Each object is saved and restored with the model. If a checkpoint was loaded before, the
-        object gets its state at once.
-
-        Args:
-            **objects: Whatever has ``state_dict()`` and ``load_state_dict()``, by a name that it
-                keeps.
-
-        """
-        self._registered.add(objects)
-
-    def save(
-        self,
-        folder: str | Path,
-        *,
-        extra: Mapping[str, Any] | None = None,
-        background: bool = False,
-    ) -> Future[None]:
-        """Write all that a resumed run needs to ``folder``.
-
-        That is: model, optimizers, strategy, loaders, random states, and what :meth:`register` was
-        given. All workers call it. The save before stays there until this one is complete. If a
-        worker fails, all raise a :class:`CheckpointError` that names it.
-
-        Args:
-            folder: Where to write: on a disk that all workers share, or each node's own.
-            extra: Values of your own, such as ``{"epoch": 3}``, which :meth:`load` returns.
-            background: Whether to copy everything to the CPU's memory and train on while it is
-                written. One save is under way at most: the next one, :meth:`finish` and
-                :meth:`detach` wait for it and raise what it raised, and so does ``result()`` of
-                what this returns.
-
-        """
+    def _before_save(self) -> None:
         self._loop.refuse_inside_join("save()")
         self._loop.close_step()
-        return self._saver.save(folder, self._contents(), extra=extra, background=background)
 
-    def load(
-        self,
-        folder: str | Path,
-        *,
-        missing_ok: bool = False,
-        average: bool = False,
-        random_state: bool = True,
-    ) -> dict[str, Any] | None:
-        """Read the newest complete save in ``folder``. All workers call it.
-
-        A save of workers that were all equal (``sync``) can be loaded on any number of them, others
-        on the same layout. If a worker fails, all raise a :class:`CheckpointError` that names it.
-
-        Args:
-            folder: What :meth:`save` was given.
-            missing_ok: Whether to do nothing where there is no complete save yet.
-            average: Whether workers that differed go on from their average, weighted as the
-                strategy does, where the layout is another one. Without it they are refused.
-            random_state: Whether to restore random states. On another layout, new ones are seeded
-                from those that were saved.
-
-        Returns:
-            What ``extra=`` was at the save, or None where nothing was loaded.
-
-        """
-        self._saver.wait()
-        extra = load_checkpoint(
-            folder,
-            self._contents(),
-            missing_ok=missing_ok,
-            average=average,
-            random_state=random_state,
-        )
-        if extra is not None:
-            self._loop.is_finished = False
-        return extra
+    def _after_load(self) -> None:
+        self._loop.is_finished = False
 
     def _contents(self) -> Contents:
         return Contents(

@@ -14,11 +14,11 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 
-from paceline.train import storage
 from paceline.train.skeleton import take_apart
 
 FORMAT = 2
@@ -88,26 +88,27 @@ def write_marker(folder: Path, number: int, marker: dict[str, Any], *, rank: int
 def write_part(path: Path, part: Part, *, identifier: str) -> None:
     """Write a worker's part: then all of it is on the disk, or an OSError says why not."""
     make_folder(path)
-    storage.write_tensors(path, *part, identifier=identifier)
+    _storage().write_tensors(path, *part, identifier=identifier)
     _sync_names(path, path.parent, path.parent.parent)
 
 
 def read_part(path: Path) -> Part:
     """Read a worker's part, on the CPU."""
     if path.suffix == ".pt":
-        with storage.readable():
+        with _storage().readable():
             return take_apart(torch.load(path, map_location="cpu", weights_only=True))
-    return storage.read_tensors(path)
+    part: Part = _storage().read_tensors(path)
+    return part
 
 
 def check_part(path: Path, marker: Mapping[str, Any]) -> None:
     """Refuse a part that is missing, damaged or of another save than the marker."""
     if path.suffix == ".pt":
-        with storage.readable():
+        with _storage().readable():
             state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
             identifier = str(state["identifier"])
     else:
-        identifier = storage.read_identifier(path)
+        identifier = _storage().read_identifier(path)
     if identifier != marker["identifier"]:
         raise ValueError("it is of another save than its folder's complete.json")
 
@@ -118,6 +119,13 @@ def remove_save(folder: Path, number: int) -> None:
     with contextlib.suppress(OSError):
         (save_path(folder, number) / _MARKER).unlink()
     shutil.rmtree(save_path(folder, number), ignore_errors=True)
+
+
+def _storage() -> ModuleType:
+    """Imported by those who save: torch.distributed.checkpoint takes as long as all the rest."""
+    from paceline.train import storage
+
+    return storage
 
 
 def _read_marker(path: Path) -> dict[str, Any] | None:
