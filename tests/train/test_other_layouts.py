@@ -86,7 +86,7 @@ def mean_of(values: list[torch.Tensor], weights: list[float]) -> torch.Tensor:
 
 
 # By the new layout: which of the saved workers' parts are still seen.
-LAYOUTS = {(1,): [0, 1], (2, 1, 1): [0, 1, 2], (1, 1): [0, 1, 2]}
+LAYOUTS = {(1,): [0, 1], (2, 1, 1): [0, 1, 2]}
 
 
 @pytest.mark.parametrize("nodes", LAYOUTS)

@@ -309,6 +309,7 @@ class Pace(Resumable):
         self._saver.wait()
         self._loop.close_step(are_dropped=False)
         self.workers.watch.meet("finish()")
+        self._loaders.settle()
         if not self._loop.is_finished:
             self._meter.finish()
             self._loop.is_finished = True

@@ -146,6 +146,10 @@ class Loader(ABC):
         filler = range(count)
         return Portion(filler, count if sizes is None else sum(sizes[:count]), weight)
 
+    def settle(self) -> None:
+        """Leave nothing under way."""
+        self._sharing.forget_question()
+
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is, and the workers' speeds."""
         return {

@@ -21,6 +21,11 @@ class Loaders:
         if self._waiting:
             loader.load_state_dict(self._waiting.pop(0))
 
+    def settle(self) -> None:
+        """Training ends: wait for what loaders have asked the other workers."""
+        for loader in self._made:
+            loader.settle()
+
     def state(self) -> list[dict[str, Any]]:
         """Of each loader, for a checkpoint."""
         return [loader.state_dict() for loader in self._made]
