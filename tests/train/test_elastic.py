@@ -37,7 +37,7 @@ class Agents:
 
     def start(self) -> subprocess.Popen[bytes]:
         """One more node."""
-        quick = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5"
+        quick = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=8"
         command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2"]
         command += ["--nproc-per-node=1", "--max-restarts=5", "--monitor-interval=0.1"]
         command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self._store.port}"]

@@ -132,6 +132,20 @@ def test_nothing_in_a_checkpoint_runs_code(tmp_path: Path) -> None:
     assert traces[0].exists()
 
 
+@pytest.mark.parametrize(
+    "said",
+    [[], {"nodes": 3}, {"nodes": [[]]}, {"nodes": [["0"]]}, {"differing": None}],
+    ids=str,
+)
+def test_a_marker_that_says_something_else_completes_nothing(tmp_path: Path, said: Any) -> None:
+    marker = save(tmp_path).with_name("complete.json")
+    whole = json.loads(marker.read_text())
+    if "nodes" not in said:
+        whole = {}
+    marker.write_text(json.dumps(whole | said if isinstance(said, dict) else said))
+    assert "save-000001 was interrupted" in refused(tmp_path)
+
+
 def test_torchs_tools_read_a_workers_part(tmp_path: Path) -> None:
     part = save(tmp_path)
     dcp_to_torch_save(part, tmp_path / "model.pt")

@@ -29,6 +29,7 @@ Part = tuple[dict[str, torch.Tensor], bytes]
 """A worker's tensors by name, and the skeleton of its state."""
 
 _MARKER = "complete.json"
+_SAID_BY_MARKERS = {"format", "identifier", "nodes", "strategy", "differing"}
 _NAME = re.compile(r"save-(\d{6,})")
 _PART_NAME = re.compile(r"worker-(\d+)(\.pt)?")
 
@@ -133,7 +134,18 @@ def _read_marker(path: Path) -> dict[str, Any] | None:
         marker = json.loads((path / _MARKER).read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
-    return marker if isinstance(marker, dict) and "identifier" in marker else None
+    return marker if _is_marker(marker) else None
+
+
+def _is_marker(found: Any) -> bool:
+    """Whether a file says what a marker says; others declare nothing."""
+    if not isinstance(found, dict) or not found.keys() >= _SAID_BY_MARKERS:
+        return False
+    nodes = found["nodes"]
+    return isinstance(nodes, list) and all(
+        isinstance(ranks, list) and ranks and all(type(rank) is int for rank in ranks)
+        for ranks in nodes
+    )
 
 
 def _sync_names(*folders: Path) -> None:
