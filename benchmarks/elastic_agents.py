@@ -16,16 +16,18 @@ from torch._C._distributed_c10d import TCPStore
 
 _EXAMPLE = Path(__file__).parents[1] / "examples" / "elastic.py"
 _STEP = re.compile(r"step (\d+): (\d+) workers", re.MULTILINE)
-_PER_NODE, _TIMEOUT_S = 2, 300.0
+_PER_NODE, _TIMEOUT_S, _END_S = 2, 300.0, 1800.0
 
 
-def lose_nodes(strategy: str, num_losses: int) -> dict[str, Any]:
+def lose_nodes(strategy: str, num_losses: int, *, num_epochs: int) -> dict[str, Any]:
     """Train with two nodes, of which one is lost and comes back several times."""
     # Where nodes meet is no node of the job, so any of them can be lost.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     with tempfile.TemporaryDirectory() as folder:
+        job = ["--strategy", strategy, "--folder", f"{folder}/checkpoints"]
+        job += ["--epochs", str(num_epochs)]
         logs = [Path(folder, f"agent-{number}") for number in range(2)]
-        agents = [_start(strategy, store.port, Path(folder), log) for log in logs]
+        agents = [_start(job, store.port, log) for log in logs]
         events: list[dict[str, Any]] = []
         try:
             _wait_for_step(logs, 2 * _PER_NODE, events)
@@ -33,9 +35,9 @@ def lose_nodes(strategy: str, num_losses: int) -> dict[str, Any]:
                 lost = number % 2  # the one whose agent was first, and the other
                 _kill(agents[lost])
                 _wait_for_step(logs, _PER_NODE, events)
-                agents[lost] = _start(strategy, store.port, Path(folder), logs[lost])
+                agents[lost] = _start(job, store.port, logs[lost])
                 _wait_for_step(logs, 2 * _PER_NODE, events)
-            codes = [agent.wait(_TIMEOUT_S) for agent in agents]
+            codes = [agent.wait(_END_S) for agent in agents]
         finally:
             for agent in agents:
                 _kill(agent)
@@ -54,13 +56,13 @@ def lose_nodes(strategy: str, num_losses: int) -> dict[str, Any]:
     }
 
 
-def _start(strategy: str, port: int, folder: Path, log: Path) -> subprocess.Popen[bytes]:
+def _start(job: list[str], port: int, log: Path) -> subprocess.Popen[bytes]:
     quick = "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=5"
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2"]
     command += [f"--nproc-per-node={_PER_NODE}", "--max-restarts=20", "--monitor-interval=0.1"]
     command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job"]
     command += [f"--rdzv-conf=is_host=false,{quick}", "--local-addr=127.0.0.1", str(_EXAMPLE)]
-    command += ["--strategy", strategy, "--folder", str(folder / "checkpoints"), "--epochs=200"]
+    command += job
     with log.open("ab") as file:
         return subprocess.Popen(
             command,

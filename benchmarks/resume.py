@@ -194,13 +194,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="of steps, workers and places; by default random")
     parser.add_argument("--elastic", action="store_true", help="lose nodes under torchrun")
     parser.add_argument("--losses", type=int, default=3, help="of nodes, with --elastic")
+    parser.add_argument("--epochs", type=int, default=150, help="of the training, with --elastic")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     seed = random.SystemRandom().randrange(1 << 32) if arguments.seed is None else arguments.seed
     rows = []
     for name in arguments.strategies:
         if arguments.elastic:
-            rows.append(elastic_agents.lose_nodes(name, arguments.losses))
+            row = elastic_agents.lose_nodes(name, arguments.losses, num_epochs=arguments.epochs)
+            rows.append(row)
         else:
             rows.append(kill_often(name, arguments.kills, random.Random(f"{seed}/{name}")))
         if not arguments.json:

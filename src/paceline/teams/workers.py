@@ -25,9 +25,10 @@ from paceline.teams.host import machine
 from paceline.teams.launcher import Place, find_place
 from paceline.teams.store_watch import StoreWatch
 from paceline.teams.team import Team
-from paceline.teams.watch import Watch
+from paceline.teams.watch import Call, Watch
 
 _TIMEOUT_S = 600.0
+_CONNECT_S = 30.0
 _SPEAKING_NODES = 16
 
 
@@ -81,7 +82,13 @@ class Workers:
         """
         if self._groups is None:
             return self.world
-        group = self._groups.make([range(self.world.size)])
+        # All are there, or have died since: a barrier tells, and connecting to a dead worker would
+        # take until the timeout.
+        self.world.barrier()
+        try:
+            group = self._groups.make([range(self.world.size)], connect_s=_CONNECT_S)
+        except RuntimeError as error:
+            raise self.watch.explain(Call(name, "forming", 0), error) from error
         return GroupTeam(group, name=name, watch=self.watch)
 
     def close(self) -> None:

@@ -36,9 +36,7 @@ class Saver:
             done.set_result(None)
             return done
         if self._team is None or self._executor is None:
-            # A team of its own: training's calls must not meet those of the save. To form one with
-            # a worker that has died would take until the timeout, and a barrier tells at once.
-            contents.workers.world.barrier()
+            # A team of its own: training's calls must not meet those of the save.
             self._team = contents.workers.make_team("saving")
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="paceline-background-save")
         write = begin_save(folder, contents, extra=extra or {}, team=self._team)
