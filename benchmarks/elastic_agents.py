@@ -86,10 +86,11 @@ def _kill(agent: subprocess.Popen[bytes]) -> None:
 
 def _wait_for_step(logs: list[Path], num_workers: int, events: list[dict[str, Any]]) -> None:
     """Wait until so many workers have trained on from where the event before left them."""
-    known = len(_steps(logs))
+    known = [len(_steps(log)) for log in logs]
     deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline:
-        for step, found in _steps(logs)[known:]:
+        new = [one for log, num in zip(logs, known, strict=True) for one in _steps(log)[num:]]
+        for step, found in new:
             if found == num_workers:
                 events.append({"workers": num_workers, "step": step})
                 return
@@ -98,7 +99,7 @@ def _wait_for_step(logs: list[Path], num_workers: int, events: list[dict[str, An
     raise TimeoutError(f"{num_workers} workers did not train on:\n{told}")
 
 
-def _steps(logs: list[Path]) -> list[tuple[int, int]]:
-    """Steps and numbers of workers, as the first worker of all has told."""
-    found = [match.groups() for log in logs for match in _STEP.finditer(log.read_text())]
+def _steps(log: Path) -> list[tuple[int, int]]:
+    """Steps and numbers of workers, as the first worker of all has told, if it was there."""
+    found = [match.groups() for match in _STEP.finditer(log.read_text())]
     return [(int(step), int(workers)) for step, workers in found]
