@@ -31,7 +31,9 @@ DEVICE = torch.device(os.environ.get("PACELINE_TEST_DEVICE", "cpu"))
 
 _context = multiprocessing.get_context("forkserver")
 # What tests and the first step of an optimizer import: each worker would import it anew.
-_context.set_forkserver_preload(["hypothesis", "pytest", "torch._dynamo", "paceline.train", "jobs"])
+_context.set_forkserver_preload(
+    ["hypothesis", "pytest", "torch._dynamo", "paceline.train", "paceline.train.storage", "jobs"]
+)
 # This module is the last that the fork server imports. Workers share its memory, which a search for
 # garbage would copy.
 gc.freeze()

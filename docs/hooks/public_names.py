@@ -9,6 +9,9 @@ import paceline
 
 _MARKER = re.compile(r"^<!-- public names of (\w+) -->$", re.MULTILINE)
 
+# What Pace says in another file of itself.
+_OPTIONS = {"Pace": "    options:\n      inherited_members: true\n"}
+
 
 def names_by_folder() -> dict[str, list[str]]:
     """The public names, by the folder that defines them."""
@@ -33,6 +36,6 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def _block(name: str) -> str:
     module = str(getattr(getattr(paceline, name), "__module__", ""))
     if module.rpartition(".")[2] != name:
-        return f"::: paceline.{name}"
+        return f"::: paceline.{name}\n" + _OPTIONS.get(name, "")
     # A module is named after its one function; the short path would show the module.
     return f"::: {module}.{name}\n    options:\n      heading: paceline.{name}\n"

@@ -183,4 +183,4 @@ def save_elsewhere(workers: Workers, folder: str) -> list[str]:
 
 def test_every_worker_writes_its_own_file(tmp_path: Path) -> None:
     for names in run_job(save_elsewhere, str(tmp_path), nodes=(2, 1)):
-        assert names == ["complete.json", "worker-0.pt", "worker-1.pt", "worker-2.pt"]
+        assert names == ["complete.json", "worker-0", "worker-1", "worker-2"]

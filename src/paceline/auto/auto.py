@@ -380,13 +380,7 @@ class Auto(Strategy):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with the strategy that was chosen. On other nodes the choice is made anew."""
-        saved = Candidate.from_dict(state["current"])
-        if saved != self.current:
-            self._start_inner(saved)
-        self.inner.load_state_dict(state["inner"])
-        super().load_state_dict(state)
-        self.decisions = list(state["decisions"])
-        self._measure_anew()
+        self._go_on(state, lambda: self.inner.load_state_dict(state["inner"]))
         if tuple(state["node_sizes"]) == self.workers.node_sizes:
             self._num_measured = state["num_measured"]
             self._timer.load_state_dict(state["timer"])
@@ -394,3 +388,16 @@ class Auto(Strategy):
             self._num_watched = state["num_watched"]
             self._probe = None if state["probe"] is None else Probe(*state["probe"])
             self._reference.load_state_dict(state["reference"])
+
+    def load_averaged(self, state: dict[str, Any]) -> None:
+        """Go on with the strategy that was chosen, and choose anew."""
+        self._go_on(state, lambda: self.inner.load_averaged(state["inner"]))
+
+    def _go_on(self, state: dict[str, Any], load_inner: Callable[[], None]) -> None:
+        saved = Candidate.from_dict(state["current"])
+        if saved != self.current:
+            self._start_inner(saved)
+        load_inner()
+        self.step = state["step"]
+        self.decisions = list(state["decisions"])
+        self._measure_anew()

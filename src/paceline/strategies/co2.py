@@ -178,3 +178,7 @@ class Co2(Strategy):
         self._starts_before = copied(state["starts_before"])
         self._velocities = copied(state["velocities"])
         self._averages = None if state["averages"] is None else copied(state["averages"])
+
+    def load_averaged(self, state: dict[str, Any]) -> None:
+        """Outer steps begin from points that all nodes share."""
+        self.load_state_dict(state)

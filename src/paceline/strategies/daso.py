@@ -175,6 +175,14 @@ class Daso(Periodic):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned."""
         super().load_state_dict(state)
+        self._load_rates(state)
+
+    def load_averaged(self, state: dict[str, Any]) -> None:
+        """B, W and what is known about the metric hold on other nodes too."""
+        super().load_averaged(state)
+        self._load_rates(state)
+
+    def _load_rates(self, state: dict[str, Any]) -> None:
         self.period = state["period"]
         self.delay = state["delay"]
         self._plateau.load_state_dict(state["plateau"])

@@ -141,6 +141,10 @@ class Demo(Strategy):
         super().load_state_dict(state)
         self._momentum.copy_(state["momentum"])
 
+    def load_averaged(self, state: dict[str, Any]) -> None:
+        """The average of what nodes have not sent yet is still to be sent."""
+        self.load_state_dict(state)
+
 
 def _cosines(size: int) -> torch.Tensor:
     """The orthonormal matrix of the discrete cosine transform of type II."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -16,10 +15,10 @@ import torch
 from paceline.cluster.record import Count, Positive
 from paceline.strategies.buffers import merge_buffers, replace_buffers, settle_buffers
 from paceline.strategies.exchange import Exchange, Fragment
-from paceline.strategies.layout import FlatLayout
 from paceline.strategies.merge import MergeName, merge, share_kept
 from paceline.strategies.outer import OuterOptimizer
 from paceline.strategies.replica import Replica, Tally
+from paceline.strategies.saved_state import check_sizes, count, no_errors
 from paceline.strategies.schedule import Phase, Schedule
 from paceline.strategies.strategy import Strategy
 from paceline.strategies.wire import WireName, make_wire
@@ -322,12 +321,28 @@ class Periodic(Strategy):
             for outer, saved in zip(outers, saved_outers, strict=True):
                 outer.load_state_dict(saved)
 
+    def load_averaged(self, state: dict[str, Any]) -> None:
+        """Go on from the nodes' average, which holds what was under way between them.
+
+        The schedule and the outer optimizers go on. Rounding errors that narrow wires still carry
+        are dropped, and what nodes have trained on is counted anew.
+        """
+        wires = [[saved | no_errors(saved) for saved in of_one] for of_one in state["wires"]]
+        none: tuple[int, float | torch.Tensor] = (0, 0.0)
+        state = state | {
+            "in_flight": {},
+            "is_settled": True,
+            "wires": wires,
+            "trained": (*none, [none] * self.num_fragments),
+        }
+        Periodic.load_state_dict(self, state)
+
     def _check_state_dict(self, state: dict[str, Any]) -> None:
         """Refuse the state of other fragments, wires, nodes or of another model."""
         num_saved, num_own = len(state["wires"]), len(self.fragments)
         if num_saved != num_own:
             raise ValueError(
-                f"the checkpoint has {_count(num_saved, 'fragment')}, and {num_own} "
+                f"the checkpoint has {count(num_saved, 'fragment')}, and {num_own} "
                 f"{'is' if num_own == 1 else 'are'} attached"
             )
         for fragment, saved_wires, saved_outers in zip(
@@ -340,40 +355,25 @@ class Periodic(Strategy):
             ):
                 wire.check_state_dict(saved)
                 if saved:
-                    _check_sizes("wires", [saved["agreed"]], [layout])
-            _check_sizes("outer optimizers", [s["anchor"] for s in saved_outers], fragment.layouts)
+                    check_sizes("wires", [saved["agreed"]], [layout])
+            check_sizes("outer optimizers", [s["anchor"] for s in saved_outers], fragment.layouts)
         for index, saved in state["in_flight"].items():
             if saved["healthy"].numel() != self.workers.num_nodes:
                 raise ValueError(
-                    f"the checkpoint was saved on {_count(saved['healthy'].numel(), 'node')}, and "
+                    f"the checkpoint was saved on {count(saved['healthy'].numel(), 'node')}, and "
                     f"this job has {self.workers.num_nodes}"
                 )
-            _check_sizes("exchanges under way", saved["sent"], self.fragments[int(index)].layouts)
+            check_sizes("exchanges under way", saved["sent"], self.fragments[int(index)].layouts)
             buffers = self.replica.buffer_layouts()
             if len(saved["buffers"]) != len(buffers):
                 raise ValueError(
                     "the checkpoint's exchange under way was started with another setting than "
                     f"buffers={self.replica.buffer_mode!r}; attach with the same"
                 )
-            _check_sizes("buffers under way", saved["buffers"], buffers)
+            check_sizes("buffers under way", saved["buffers"], buffers)
 
 
 def check_delay(delay: int, period: int) -> None:
     """Refuse a merge that would come after the next exchange has started."""
     if delay > period:
         raise ValueError(f"delay={delay} must not be longer than period={period}")
-
-
-def _check_sizes(what: str, saved: Sequence[torch.Tensor], layouts: Sequence[FlatLayout]) -> None:
-    """Refuse values of another model. Without any, there is nothing to compare."""
-    sizes = [flat.numel() for flat in saved]
-    own = [layout.numel for layout in layouts]
-    if sizes and sizes != own:
-        raise ValueError(
-            f"the checkpoint is of another model: its {what} hold {sum(sizes)} values, and "
-            f"those of the attached model {sum(own)}"
-        )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -165,6 +165,23 @@ class Strategy:
         """
         self.step = state["step"]
 
+    def load_averaged(self, state: dict[str, Any]) -> None:
+        """Go on from a save on other nodes, whose parameters were averaged; or refuse to.
+
+        All workers have the same parameters, and get the same state. A strategy that keeps more
+        than its step says here what that is worth on other nodes.
+
+        Args:
+            state: What :meth:`state_dict` returned, with the tensors of all workers averaged.
+
+        """
+        if state.keys() - {"step"}:
+            raise ValueError(
+                f"{type(self).__name__} does not say how to go on from an average of its workers; "
+                "resume on the same layout, or give it a load_averaged()"
+            )
+        self.step = state["step"]
+
     def wait(self, pending: Pending) -> None:
         """Wait, and count the time as waiting.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
@@ -25,13 +26,24 @@ class Groups:
         self._made: list[dist.ProcessGroup] = []
         self._connections = Connections()
 
-    def make(self, partition: Sequence[Sequence[int]]) -> dist.ProcessGroup:
-        """Create the groups of a partition of all workers (a collective call); return our own."""
+    def make(
+        self, partition: Sequence[Sequence[int]], *, connect_s: float = math.inf
+    ) -> dist.ProcessGroup:
+        """Create the groups of a partition of all workers (a collective call); return our own.
+
+        Args:
+            partition: The ranks of each group.
+            connect_s: How long to wait for others who form them, if that is less than the timeout.
+
+        """
+        timeout = timedelta(seconds=min(connect_s, self.timeout_s))
         with self._connections.opened_here(but_port=_store_port()):
             group, _ = dist.new_subgroups_by_enumeration(  # type: ignore[no-untyped-call]
-                [list(ranks) for ranks in partition], timeout=timedelta(seconds=self.timeout_s)
+                [list(ranks) for ranks in partition], timeout=timeout
             )
         assert isinstance(group, dist.ProcessGroup)
+        if connect_s < self.timeout_s:
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=self.timeout_s), group)
         self._made.append(group)
         return group
 

@@ -25,9 +25,10 @@ from paceline.teams.host import machine
 from paceline.teams.launcher import Place, find_place
 from paceline.teams.store_watch import StoreWatch
 from paceline.teams.team import Team
-from paceline.teams.watch import Watch
+from paceline.teams.watch import Call, Watch
 
 _TIMEOUT_S = 600.0
+_CONNECT_S = 30.0
 _SPEAKING_NODES = 16
 
 
@@ -71,6 +72,24 @@ class Workers:
     def num_shared_indices(self) -> int:
         """How many local indices every node has: the number of teams that span all nodes."""
         return min(len(ranks) for ranks in self.ranks_by_node)
+
+    def make_team(self, name: str) -> Team:
+        """A further team of all workers, for what runs beside training. All workers call it.
+
+        Args:
+            name: What messages call it.
+
+        """
+        if self._groups is None:
+            return self.world
+        # All are there, or have died since: a barrier tells, and connecting to a dead worker would
+        # take until the timeout.
+        self.world.barrier()
+        try:
+            group = self._groups.make([range(self.world.size)], connect_s=_CONNECT_S)
+        except RuntimeError as error:
+            raise self.watch.explain(Call(name, "forming", 0), error) from error
+        return GroupTeam(group, name=name, watch=self.watch)
 
     def close(self) -> None:
         """Give back threads and connections; the teams are of no use any more.

@@ -1,4 +1,4 @@
-"""What one worker puts into a checkpoint, and takes from it: model, optimizers, strategy."""
+"""What one worker puts into a checkpoint, and takes from it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from paceline.strategies import Strategy
 from paceline.teams import Workers
 from paceline.train.loading.loaders import Loaders
 from paceline.train.plain import as_plain
+from paceline.train.randomness import random_states, restore_random_states, seed_anew
+from paceline.train.registered import Registered
 
 _STATE_VERSION = 1
 
@@ -28,6 +30,7 @@ class Contents:
     workers: Workers
     strategy: Strategy | None
     loaders: Loaders
+    registered: Registered
 
     @property
     def device(self) -> torch.device:
@@ -39,7 +42,7 @@ class Contents:
         """The strategy's class."""
         return None if self.strategy is None else type(self.strategy).__name__
 
-    def state(self) -> dict[str, Any]:
+    def state(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         """All that a resumed run needs, in types that can be loaded again."""
         strategy = None if self.strategy is None else strategy_state(self.strategy)
         optimizers = [
@@ -56,6 +59,9 @@ class Contents:
             "optimizers": optimizers,
             "strategy": strategy,
             "loaders": loaders,
+            "registered": self.registered.state(),
+            "random": random_states(self.device),
+            "extra": as_plain(dict(extra), key="extra"),
         }
 
     def describe(self) -> dict[str, Any]:
@@ -97,11 +103,24 @@ class Contents:
         for one, optimizer in zip(saved, self.optimizers, strict=True):
             _check_groups(one["state"], optimizer)
         self.loaders.check(state["loaders"])
+        self.registered.check(state.get("registered", {}))
 
-    def load_strategy(self, state: Mapping[str, Any]) -> None:
-        """Take over the strategy's state."""
+    def load_strategy(self, state: Mapping[str, Any], *, is_averaged: bool = False) -> None:
+        """Take over the strategy's state, or what follows from it where nodes were averaged."""
         if self.strategy is not None:
-            load_strategy_state(self.strategy, state["strategy"])
+            load_strategy_state(self.strategy, state["strategy"], is_averaged=is_averaged)
+
+    def load_registered(self, state: Mapping[str, Any]) -> None:
+        """Take over schedulers and the like."""
+        self.registered.load(state.get("registered", {}))
+
+    def load_random(self, state: Mapping[str, Any], *, is_own: bool) -> None:
+        """Take over random states; those of another worker only seed new ones."""
+        states = state.get("random")  # which the old format does not have
+        if states is not None and is_own:
+            restore_random_states(states, self.device)
+        elif states is not None:
+            seed_anew(states, self.workers.world.rank)
 
     def load_training(self, state: Mapping[str, Any]) -> None:
         """Take over model, optimizers and loaders."""
@@ -120,7 +139,9 @@ def strategy_state(strategy: Strategy) -> dict[str, Any]:
     }
 
 
-def load_strategy_state(strategy: Strategy, state: Mapping[str, Any]) -> None:
+def load_strategy_state(
+    strategy: Strategy, state: Mapping[str, Any], *, is_averaged: bool = False
+) -> None:
     """Give a strategy what :func:`strategy_state` gave."""
     own = type(strategy).__name__
     if state.get("version") != _STATE_VERSION or state.get("strategy") != own:
@@ -128,7 +149,10 @@ def load_strategy_state(strategy: Strategy, state: Mapping[str, Any]) -> None:
             f"the checkpoint holds {state.get('strategy')} (version {state.get('version')}), "
             f"and {own} (version {_STATE_VERSION}) is attached"
         )
-    strategy.load_state_dict(state["state"])
+    if is_averaged:
+        strategy.load_averaged(state["state"])
+    else:
+        strategy.load_state_dict(state["state"])
 
 
 def _check_model(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:

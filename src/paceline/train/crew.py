@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from paceline.teams import Workers
+from paceline.teams import Team, Workers
 
 
 class CheckpointError(ValueError):
@@ -14,10 +14,11 @@ class CheckpointError(ValueError):
 
 
 class Crew:
-    """The workers who save or load together."""
+    """The workers who save or load together, over a team of their own if need be."""
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: Workers, team: Team | None = None) -> None:
         self._workers = workers
+        self._team = workers.world if team is None else team
         self.rank = workers.world.rank
         self.leads_node = workers.node.rank == 0
         self.nodes = [list(ranks) for ranks in workers.ranks_by_node]
@@ -42,7 +43,7 @@ class Crew:
         return [answer["value"] for answer in answers]
 
     def _gather(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
-        everybody = self._workers.world.gather(json.dumps(answer).encode())
+        everybody = self._team.gather(json.dumps(answer).encode())
         return [json.loads(data) for data in everybody]
 
     def _name(self, rank: int) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,12 +13,12 @@ from torch.optim import Optimizer
 
 from paceline.strategies import Strategy
 from paceline.teams.solo import solo_workers
-from paceline.train.checkpoint import load_checkpoint, save_checkpoint
 from paceline.train.contents import Contents
 from paceline.train.loading.host import Host
 from paceline.train.loading.loaders import Loaders
 from paceline.train.objective import Interval, Objective, make_objective
 from paceline.train.pace import Pace
+from paceline.train.resumable import Resumable
 from paceline.train.stats import Stats
 
 
@@ -32,6 +31,7 @@ class IdlePace(Pace):
     def __init__(
         self, model: nn.Module, optimizers: Sequence[Optimizer], strategy: Strategy
     ) -> None:
+        Resumable.__init__(self)
         self.strategy = strategy
         self.workers = solo_workers()
         self._stats = Stats()
@@ -86,10 +86,12 @@ class IdlePace(Pace):
         """Nobody listens."""
 
     def finish(self, *, optimizer_state: bool = False) -> None:
-        """There is only one worker."""
+        """There is only one worker; a save in the background is waited for."""
+        self._saver.wait()
 
     def detach(self) -> None:
-        """Nothing was attached."""
+        """Nothing was attached; a save in the background is waited for."""
+        self._saver.close(is_waited_for=True)
 
     def state_dict(self) -> dict[str, Any]:
         """There is no state."""
@@ -98,13 +100,11 @@ class IdlePace(Pace):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """There is no state."""
 
-    def save(self, folder: str | Path) -> None:
-        """Write model and optimizers."""
-        save_checkpoint(folder, self._contents())
+    def _before_save(self) -> None:
+        """No step is open."""
 
-    def load(self, folder: str | Path, *, missing_ok: bool = False) -> None:
-        """Read model and optimizers."""
-        load_checkpoint(folder, self._contents(), missing_ok=missing_ok)
+    def _after_load(self) -> None:
+        """Nothing was finished."""
 
     def _contents(self) -> Contents:
         return Contents(
@@ -113,6 +113,7 @@ class IdlePace(Pace):
             workers=self.workers,
             strategy=None,
             loaders=self._loaders,
+            registered=self._registered,
         )
 
     def weigh(self, count: float) -> None:

@@ -42,7 +42,7 @@ def take_over(
     file = io.BytesIO()
     if team.rank == source:
         torch.save([optimizer.state_dict() for optimizer in optimizers], file)
-    data = _send(file.getvalue(), team, source, _device(optimizers))
+    data = send_bytes(file.getvalue(), team, source, _device(optimizers))
     if team.rank == source:
         return
     states = torch.load(io.BytesIO(data), weights_only=True)
@@ -62,7 +62,7 @@ def average(optimizers: Sequence[Optimizer], team: Team) -> None:
         take_over(optimizers, team, 0)
 
 
-def _send(data: bytes, team: Team, source: int, device: torch.device) -> bytes:
+def send_bytes(data: bytes, team: Team, source: int, device: torch.device) -> bytes:
     """The source's bytes, whatever the others have."""
     is_source = team.rank == source
     length = int(team.agree(float(len(data)) if is_source else 0.0, "max"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,7 +20,6 @@ from paceline.traces.tracer import Tracer
 from paceline.train import guard
 from paceline.train import optimizer_state as states
 from paceline.train.batch_norm import bind_batch_norms, release_batch_norms
-from paceline.train.checkpoint import load_checkpoint, save_checkpoint
 from paceline.train.contents import Contents, load_strategy_state, strategy_state
 from paceline.train.fingerprint import check_agreement, fingerprint
 from paceline.train.levelling import level_models, level_optimizers
@@ -34,10 +32,11 @@ from paceline.train.loop import Loop
 from paceline.train.meter import Meter
 from paceline.train.monitor import Monitor
 from paceline.train.objective import Interval, Objective, make_objective
+from paceline.train.resumable import Resumable
 from paceline.train.stats import Stats
 
 
-class Pace:
+class Pace(Resumable):
     """What :func:`paceline.attach` returns; also a context manager that finishes and detaches.
 
     Attributes:
@@ -61,6 +60,7 @@ class Pace:
         tracer: Tracer | None,
         on_detach: Callable[[], None] = lambda: None,
     ) -> None:
+        super().__init__()
         self.strategy = strategy
         self.workers = workers
         self._model = model
@@ -306,6 +306,7 @@ class Pace:
 
         """
         self._loop.refuse_inside_join("finish()")
+        self._saver.wait()
         self._loop.close_step(are_dropped=False)
         self.workers.watch.meet("finish()")
         self._loaders.settle()
@@ -320,13 +321,18 @@ class Pace:
     def detach(self) -> None:
         """Remove all hooks; model and optimizer are as before, and so is the class of both.
 
-        The workers that ``attach`` found are closed; those it was given stay open.
+        The workers that ``attach`` found are closed; those it was given stay open. A save in the
+        background is waited for.
         """
         self._loop.detach()
         release_batch_norms(self._model)
         guard.release(self.strategy)
-        self._meter.close()
-        self._on_detach()
+        try:
+            # After an error the others may be gone, and the save never end.
+            self._saver.close(is_waited_for=not self.workers.watch.is_in_trouble)
+        finally:
+            self._meter.close()
+            self._on_detach()
 
     def state_dict(self) -> dict[str, Any]:
         """The strategy's whole state on this worker, with what is under way (which it waits for).
@@ -346,32 +352,11 @@ class Pace:
         load_strategy_state(self.strategy, state)
         self._loop.is_finished = False
 
-    def save(self, folder: str | Path) -> None:
-        """Write all that a resumed run needs to ``folder``: model, optimizers, strategy, loaders.
-
-        All workers call it. The save before stays there until this one is complete. If a worker
-        fails, all raise a :class:`CheckpointError` that names it.
-
-        Args:
-            folder: Where to write: on a disk that all workers share, or each node's own.
-
-        """
+    def _before_save(self) -> None:
         self._loop.refuse_inside_join("save()")
         self._loop.close_step()
-        save_checkpoint(folder, self._contents())
 
-    def load(self, folder: str | Path, *, missing_ok: bool = False) -> None:
-        """Read the newest complete save in ``folder``, on the same layout. All workers call it.
-
-        If the workers were all equal (``sync``), any layout will do. If a worker fails, all raise
-        a :class:`CheckpointError` that names it.
-
-        Args:
-            folder: What :meth:`save` was given.
-            missing_ok: Whether to do nothing where there is no complete save yet.
-
-        """
-        load_checkpoint(folder, self._contents(), missing_ok=missing_ok)
+    def _after_load(self) -> None:
         self._loop.is_finished = False
 
     def _contents(self) -> Contents:
@@ -381,4 +366,5 @@ class Pace:
             workers=self.workers,
             strategy=self.strategy,
             loaders=self._loaders,
+            registered=self._registered,
         )

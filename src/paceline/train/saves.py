@@ -1,4 +1,4 @@
-"""Checkpoints on disk: ``folder/save-000001`` with a file of each worker, and a marker.
+"""Checkpoints on disk: ``folder/save-000001`` with a part of each worker, and a marker.
 
 The marker is written last, so a save without one was interrupted. A folder may be on a disk that
 all workers share, or each node may see its own.
@@ -12,14 +12,26 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, cast
+from types import ModuleType
+from typing import Any
 
 import torch
 
+from paceline.train.skeleton import take_apart
+
+FORMAT = 2
+OLD_FORMAT = 1
+"""One file of each worker, written by ``torch.save``. It can still be read."""
+
+Part = tuple[dict[str, torch.Tensor], bytes]
+"""A worker's tensors by name, and the skeleton of its state."""
+
 _MARKER = "complete.json"
+_SAID_BY_MARKERS = {"format", "identifier", "nodes", "strategy", "differing"}
 _NAME = re.compile(r"save-(\d{6,})")
+_PART_NAME = re.compile(r"worker-(\d+)(\.pt)?")
 
 
 def find_saves(folder: Path) -> dict[int, dict[str, Any] | None]:
@@ -45,9 +57,19 @@ def save_path(folder: Path, number: int) -> Path:
     return folder / f"save-{number:06d}"
 
 
-def worker_path(folder: Path, number: int, rank: int) -> Path:
-    """The file of one worker in one save."""
-    return save_path(folder, number) / f"worker-{rank}.pt"
+def part_path(folder: Path, number: int, rank: int, *, layout: int = FORMAT) -> Path:
+    """The part of one worker in one save: a folder, and in the old format a file."""
+    suffix = ".pt" if layout == OLD_FORMAT else ""
+    return save_path(folder, number) / f"worker-{rank}{suffix}"
+
+
+def find_parts(folder: Path, number: int) -> list[int]:
+    """The workers whose parts of a save can be seen from here."""
+    try:
+        names = [path.name for path in save_path(folder, number).iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(int(match[1]) for name in names if (match := _PART_NAME.fullmatch(name)))
 
 
 def write_marker(folder: Path, number: int, marker: dict[str, Any], *, rank: int) -> None:
@@ -55,31 +77,41 @@ def write_marker(folder: Path, number: int, marker: dict[str, Any], *, rank: int
     # Values that JSON does not know are there to be read by people.
     data = json.dumps(marker, indent=2, default=str).encode()
     path = save_path(folder, number) / _MARKER
-    _write(path, lambda file: file.write(data), suffix=f".{rank}.part")
+    draft = path.with_name(f"{_MARKER}.{rank}.part")
+    with draft.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    _sync_names(path.parent, path.parent.parent)
 
 
-def write_state(path: Path, state: dict[str, Any]) -> None:
-    """Write a worker's file: then all of it is on the disk, or an OSError says why not."""
-    make_folder(path.parent)
-    _write(path, lambda file: _save(state, file), suffix=".part")
+def write_part(path: Path, part: Part, *, identifier: str) -> None:
+    """Write a worker's part: then all of it is on the disk, or an OSError says why not."""
+    make_folder(path)
+    _storage().write_tensors(path, *part, identifier=identifier)
+    _sync_names(path, path.parent, path.parent.parent)
 
 
-def read_state(path: Path, device: torch.device) -> dict[str, Any]:
-    """Read a worker's file. What was on a GPU comes to ``device``, and the rest to the CPU."""
-
-    def place(storage: Any, location: str) -> Any:
-        return storage if location == "cpu" else storage.to(device=device)
-
-    with _readable():
-        state: dict[str, Any] = torch.load(path, map_location=place, weights_only=True)
-        return state
+def read_part(path: Path) -> Part:
+    """Read a worker's part, on the CPU."""
+    if path.suffix == ".pt":
+        with _storage().readable():
+            return take_apart(torch.load(path, map_location="cpu", weights_only=True))
+    part: Part = _storage().read_tensors(path)
+    return part
 
 
-def read_identifier(path: Path) -> str:
-    """The save that a worker's file belongs to. Its tensors are not read."""
-    with _readable():
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        return str(state["identifier"])
+def check_part(path: Path, marker: Mapping[str, Any]) -> None:
+    """Refuse a part that is missing, damaged or of another save than the marker."""
+    if path.suffix == ".pt":
+        with _storage().readable():
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            identifier = str(state["identifier"])
+    else:
+        identifier = _storage().read_identifier(path)
+    if identifier != marker["identifier"]:
+        raise ValueError("it is of another save than its folder's complete.json")
 
 
 def remove_save(folder: Path, number: int) -> None:
@@ -90,67 +122,37 @@ def remove_save(folder: Path, number: int) -> None:
     shutil.rmtree(save_path(folder, number), ignore_errors=True)
 
 
+def _storage() -> ModuleType:
+    """Imported by those who save: torch.distributed.checkpoint takes as long as all the rest."""
+    from paceline.train import storage
+
+    return storage
+
+
 def _read_marker(path: Path) -> dict[str, Any] | None:
     try:
         marker = json.loads((path / _MARKER).read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
-    return marker if isinstance(marker, dict) and "identifier" in marker else None
+    return marker if _is_marker(marker) else None
 
 
-def _write(path: Path, fill: Callable[[IO[bytes]], Any], *, suffix: str) -> None:
-    """Write a file that appears under its name only when all of it is on the disk."""
-    part = path.with_name(path.name + suffix)
-    with part.open("wb") as file:
-        fill(file)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    # The names are on the disk only when the folders are.
-    for folder in (path.parent, path.parent.parent):
+def _is_marker(found: Any) -> bool:
+    """Whether a file says what a marker says; others declare nothing."""
+    if not isinstance(found, dict) or not found.keys() >= _SAID_BY_MARKERS:
+        return False
+    nodes = found["nodes"]
+    return isinstance(nodes, list) and all(
+        isinstance(ranks, list) and ranks and all(type(rank) is int for rank in ranks)
+        for ranks in nodes
+    )
+
+
+def _sync_names(*folders: Path) -> None:
+    """Wait until the names in these folders are on the disk."""
+    for folder in folders:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-class _Sink:
-    """A file that torch writes to, and that remembers why it could not be written.
-
-    torch turns an error into "unexpected pos 1536 vs 1430". So it never learns of one.
-    """
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.error: OSError | None = None
-
-    def write(self, data: bytes | memoryview) -> int:
-        if self.error is None:
-            try:
-                self._file.write(data)
-            except OSError as error:
-                self.error = error
-        return len(data)
-
-    def flush(self) -> None:
-        """The owner of the file does so."""
-
-
-def _save(state: dict[str, Any], file: IO[bytes]) -> None:
-    sink = _Sink(file)
-    torch.save(state, cast(IO[bytes], sink))
-    if sink.error is not None:
-        raise sink.error
-
-
-@contextlib.contextmanager
-def _readable() -> Iterator[None]:
-    """Say in one sentence why a file cannot be read."""
-    try:
-        yield
-    except Exception as error:
-        # torch seeks before the beginning of a file that has lost its end.
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:
-            raise
-        raise ValueError("it is damaged, or no file that pace.save wrote") from error

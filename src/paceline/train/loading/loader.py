@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -48,6 +49,7 @@ class Loader(ABC):
         self._position = 0
         self._number = 0
         self._is_resumed = False
+        self._generator: torch.Generator | None = None
 
     @property
     def epoch(self) -> int:
@@ -103,6 +105,23 @@ class Loader(ABC):
         finally:
             stopwatch.cancel()
             self._host.rest()
+
+    def _with_own_generator(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Let torch's loader draw its seeds elsewhere than from the generator that training uses.
+
+        It draws one at the beginning of each pass, and so once more in a run that was resumed.
+        """
+        if options.get("generator") is None:
+            self._generator = torch.Generator()
+            options = options | {"generator": self._generator}
+        return options
+
+    def _reseed(self) -> None:
+        """A pass begins: its seeds follow from the loader's, the epoch and the worker."""
+        if self._generator is not None:
+            numbers = (self._identity["seed"], self._epoch, self._host.workers.world.rank)
+            digest = hashlib.blake2b(repr(numbers).encode(), digest_size=7).digest()
+            self._generator.manual_seed(int.from_bytes(digest))
 
     @abstractmethod
     def _fetch(self) -> Iterator[tuple[Any, Portion]]:
@@ -201,6 +220,7 @@ class IndexedLoader(Loader):
         self._order = order
         self._current = None if first is None else (0, first)
         self._portions: deque[Portion] = deque()
+        options = self._with_own_generator(options)
         self._data_loader = DataLoader(dataset, batch_sampler=_Drawn(self), **options)
         self._make_epoch()
 
@@ -229,6 +249,7 @@ class IndexedLoader(Loader):
 
     def _fetch(self) -> Iterator[tuple[Any, Portion]]:
         self._make_epoch()
+        self._reseed()
         self._portions.clear()
         for batch in self._data_loader:
             yield batch, self._portions.popleft()

@@ -36,6 +36,7 @@ class StreamLoader(Loader):
         self._dataset = dataset
         self._drop_last = drop_last
         # One by one: how many a worker takes of them is not known when they are fetched.
+        options = self._with_own_generator(options)
         self._data_loader = DataLoader(dataset, batch_size=None, **options)
 
     def __len__(self) -> int:
@@ -47,6 +48,7 @@ class StreamLoader(Loader):
 
     def _samples(self) -> Iterator[Any]:
         set_epoch(self._dataset, self._epoch)
+        self._reseed()
         return iter(self._data_loader)
 
     def _fetch(self) -> Iterator[tuple[Any, Portion]]:

@@ -1,0 +1,60 @@
+"""Saves of one training: one after the other, and in the background if asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from paceline.teams import Team
+from paceline.train.checkpoint import begin_save
+from paceline.train.contents import Contents
+
+
+class Saver:
+    """Writes saves. At most one is under way, and its error is raised by whoever comes next."""
+
+    def __init__(self) -> None:
+        self._executor: ThreadPoolExecutor | None = None
+        self._team: Team | None = None
+        self._under_way: Future[None] | None = None
+
+    def save(
+        self,
+        folder: str | Path,
+        contents: Contents,
+        *,
+        extra: Mapping[str, Any] | None,
+        background: bool,
+    ) -> Future[None]:
+        """Write the next save, or begin to; the save before stays until this one is complete."""
+        self.wait()
+        if not background:
+            begin_save(folder, contents, extra=extra or {})()
+            done: Future[None] = Future()
+            done.set_result(None)
+            return done
+        if self._team is None or self._executor is None:
+            # A team of its own: training's calls must not meet those of the save.
+            self._team = contents.workers.make_team("saving")
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="paceline-background-save")
+        write = begin_save(folder, contents, extra=extra or {}, team=self._team)
+        self._under_way = self._executor.submit(write)
+        return self._under_way
+
+    def wait(self) -> None:
+        """Wait for the save that is under way, if any, and raise what it raised."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.result()
+
+    def close(self, *, is_waited_for: bool) -> None:
+        """End the thread."""
+        try:
+            if is_waited_for:
+                self.wait()
+        finally:
+            if self._executor is not None:
+                self._executor.shutdown(wait=is_waited_for)
+            self._executor = self._team = None
