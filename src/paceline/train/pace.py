@@ -34,6 +34,7 @@ from paceline.train.loop import Loop
 from paceline.train.meter import Meter
 from paceline.train.monitor import Monitor
 from paceline.train.objective import Interval, Objective, make_objective
+from paceline.train.returning import Returning
 from paceline.train.stats import Stats
 
 
@@ -90,6 +91,11 @@ class Pace:
         bind_batch_norms(model, strategy)
         self._loaders = Loaders()
         self._mean_count: float | None = None
+        if workers.survivors is not None:
+            returning = Returning(workers.survivors, self._contents, described, workers.world.rank)
+            if workers.survivors.is_new:
+                returning.come_back()
+            self._loop.returning = returning
         self._meter.start()
 
     @property
