@@ -1,4 +1,7 @@
-"""Start an agent in a lab's namespace: ``python -m paceline.lab.enter PARENT NAMESPACE COMMAND…``.
+"""Start something in a lab: ``python -m paceline.lab.enter PARENT NAMESPACE DISK COMMAND…``.
+
+NAMESPACE is a node's network, DISK a process in whose mounts a disk is that can be full; ``-`` for
+neither.
 
 The command also ends when the lab does, however the lab ends: the kernel sends it SIGTERM when its
 parent, process PARENT, dies. torchrun answers SIGTERM by ending its workers.
@@ -26,15 +29,26 @@ def end_with_parent(parent: int, signal_number: int) -> None:
             os.kill(os.getpid(), signal_number)
 
 
+def _enter_mounts(pid: int) -> None:
+    folder = os.getcwd()  # noqa: PTH109
+    descriptor = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY)
+    if ctypes.CDLL(None, use_errno=True).setns(descriptor, 0) != 0:
+        raise OSError(ctypes.get_errno(), "cannot enter the lab's disk")
+    os.close(descriptor)
+    os.chdir(folder)
+
+
 def main() -> None:
     """Enter the namespace, then become the command."""
-    parent, namespace, *command = sys.argv[1:]
+    parent, namespace, disk, *command = sys.argv[1:]
     end_with_parent(int(parent), signal.SIGTERM)
     if namespace != NO_NAMESPACE:
         from pyroute2 import netns
 
         # Not O_CREAT, the default: a namespace that was swept must stay so.
         netns.setns(namespace, flags=os.O_RDONLY)
+    if disk != NO_NAMESPACE:
+        _enter_mounts(int(disk))
     os.environ[AGENT_VARIABLE] = str(os.getpid())
     os.execvp(command[0], command)
 

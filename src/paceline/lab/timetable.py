@@ -35,6 +35,10 @@ class Timetable:
         self._left = sorted(events, key=lambda event: event.at_s)
         self._begun_s = time.monotonic()
 
+    def add(self, events: Sequence[LabEvent]) -> None:
+        """Also act on these."""
+        self._left = sorted([*self._left, *events], key=lambda event: event.at_s)
+
     def act_on_due(self) -> None:
         """Act on the events whose moment has come."""
         while self._left and self._left[0].at_s <= time.monotonic() - self._begun_s:
