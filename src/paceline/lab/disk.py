@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+DEFAULT_BYTES = 64 << 20
 _CLONE_NEWNS = 0x00020000
 _MS_REC, _MS_PRIVATE = 0x4000, 1 << 18
 _FILLER = ".paceline-full"
@@ -32,7 +33,7 @@ class Disk:
         size_bytes: How much fits on it.
     """
 
-    def __init__(self, folder: Path, size_bytes: int) -> None:
+    def __init__(self, folder: Path, size_bytes: int = DEFAULT_BYTES) -> None:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ValueError(
                 f"{folder} cannot become a disk that is full: give a new or empty folder"

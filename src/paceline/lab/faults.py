@@ -10,11 +10,11 @@ from typing import Literal
 
 from paceline.cluster import Cluster
 from paceline.cluster.units import format_bandwidth, parse_bandwidth, parse_duration, parse_size
+from paceline.lab.disk import DEFAULT_BYTES
 from paceline.lab.layout import check_rate
 
 FaultKind = Literal["kill", "start", "link", "stop", "fill"]
 
-_DEFAULT_DISK_BYTES = 64 << 20
 _MOST_DISK_BYTES = 1 << 30
 _WORKER = re.compile(r"(?P<kind>kill|stop)\s+(?P<node>\d+):(?P<worker>\d+)")
 _NODE = re.compile(r"(?P<kind>kill|start)\s+(?P<node>\d+)")
@@ -44,7 +44,7 @@ class Fault:
     """Of the link; None: it is down."""
     folder: Path | None = None
     """Of the disk that is full."""
-    size_bytes: int = _DEFAULT_DISK_BYTES
+    size_bytes: int = DEFAULT_BYTES
     """Of that disk, which the lab makes for the purpose."""
 
     @property
@@ -118,7 +118,7 @@ def _parse_what(what: str, at_s: float, for_s: float | None) -> Fault | None:
             kind="link", at_s=at_s, for_s=for_s, node=int(found["node"]), rate_bytes_per_s=rate
         )
     if found := _FILL.fullmatch(what):
-        size = _DEFAULT_DISK_BYTES if found["size"] is None else parse_size(found["size"])
+        size = DEFAULT_BYTES if found["size"] is None else parse_size(found["size"])
         folder = Path(found["folder"]).absolute()
         return Fault(kind="fill", at_s=at_s, for_s=for_s, folder=folder, size_bytes=round(size))
     return None

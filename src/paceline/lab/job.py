@@ -174,6 +174,11 @@ class Job:
     def _look_for_lost_nodes(self, codes: Sequence[int | None]) -> None:
         self.lost += [node for node, code in enumerate(codes) if code and node not in self.lost]
 
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the job was started."""
+        return self._timetable.elapsed_s
+
     def plan(self, events: Sequence[LabEvent]) -> None:
         """Do something at moments of this job, counted from its start."""
         self._timetable.add(events)

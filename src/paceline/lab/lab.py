@@ -99,6 +99,7 @@ class Lab:
         self._nodes: list[JobNode] = []
         self._network: network.Network | None = None
         self._job_folder: Path | None = None
+        self._disk: Disk | None = None
         self._resources = contextlib.ExitStack()
         self._num_jobs = 0
 
@@ -143,6 +144,7 @@ class Lab:
         events: Sequence[LabEvent] = (),
         faults: Sequence[Fault] = (),
         on_fault: Callable[[str], None] = lambda _: None,
+        disk: Path | None = None,
         survive: bool = False,
         silence_s: float = 10.0,
         timeout_s: float = 600.0,
@@ -158,13 +160,17 @@ class Lab:
             faults: What goes wrong at which moment; :func:`~paceline.lab.faults.parse_fault` makes
                 them from texts such as ``"kill 1:0 at 30s"``.
             on_fault: Called with a few words when a fault has happened, or is over.
+            disk: A new or empty folder that becomes a small disk of its own for this job, so that
+                a fault can fill it; a fault at the start makes one by itself.
             survive: Start each node on its own, and a meeting beside them, for programs that
                 ``attach(survive=True)``: a node that fails is lost, and the others go on. The job
                 has succeeded if one node ends well.
             silence_s: With ``survive``, a node without a sign of life for so long is lost.
             timeout_s: With ``survive``, how long nodes wait for one that lives and does not come.
         """
-        self._check_faults(faults, survive=survive)
+        self._check_faults(faults)
+        if any(fault.kind == "start" for fault in faults) and not survive:
+            raise ValueError("a node is started again only where the others go on: use --survive")
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         if shutil.which(command[0], path=path) is None:
             raise ValueError(
@@ -175,7 +181,7 @@ class Lab:
         folder.mkdir()
         self._job_folder = folder
         self._num_jobs += 1
-        disk = self._disk_for(faults)
+        self._disk = self._disk_for(faults, disk)
         job = Job(
             command,
             nodes=self._nodes,
@@ -188,14 +194,32 @@ class Lab:
             output=output,
             events=events,
             meeting=self._start_meeting(silence_s, timeout_s) if survive else None,
-            disk_pid=None if disk is None else disk.pid,
+            disk_pid=None if self._disk is None else self._disk.pid,
         )
-        job.plan(Injection(self, job, disk, on_fault).events(faults))
+        self.inject(job, faults, on_fault=on_fault)
         return job
 
-    def _check_faults(self, faults: Sequence[Fault], *, survive: bool) -> None:
-        if any(fault.kind == "start" for fault in faults) and not survive:
-            raise ValueError("a node can be started again only where the others go on: survive it")
+    def inject(
+        self,
+        job: Job,
+        faults: Sequence[Fault],
+        *,
+        on_fault: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Make something go wrong while a job is waited for.
+
+        Args:
+            job: The job, which runs on this lab.
+            faults: What goes wrong at which moment, counted from the job's start
+                (``job.elapsed_s``).
+            on_fault: Called with a few words when a fault has happened, or is over.
+        """
+        self._check_faults(faults)
+        if any(fault.kind == "fill" for fault in faults) and self._disk is None:
+            raise ValueError("start the job with disk=FOLDER, so that there is a disk to fill")
+        job.plan(Injection(self, job, self._disk, on_fault).events(faults))
+
+    def _check_faults(self, faults: Sequence[Fault]) -> None:
         if self.emulation == "namespaces":
             return
         for fault in faults:
@@ -204,12 +228,12 @@ class Lab:
                     f"'{fault.describe()}' needs the kernel: root on Linux, emulation 'namespaces'"
                 )
 
-    def _disk_for(self, faults: Sequence[Fault]) -> Disk | None:
+    def _disk_for(self, faults: Sequence[Fault], folder: Path | None) -> Disk | None:
         full = next((fault for fault in faults if fault.kind == "fill"), None)
-        if full is None:
-            return None
-        assert full.folder is not None
-        return self._resources.enter_context(Disk(full.folder, full.size_bytes))
+        if full is not None:
+            assert full.folder is not None
+            return self._resources.enter_context(Disk(full.folder, full.size_bytes))
+        return None if folder is None else self._resources.enter_context(Disk(folder))
 
     def _start_meeting(self, silence_s: float, timeout_s: float) -> str:
         """Start what outlives nodes, where none of their links leads through."""
@@ -224,7 +248,7 @@ class Lab:
                 *(f"--nodes={len(self._nodes)}", f"--listen={address}"),
                 *(f"--silence={silence_s}s", f"--timeout={timeout_s}s"),
             ],
-            env={**os.environ, processes.ENVIRONMENT_VARIABLE: self._name, "RUST_LOG": "error"},
+            env={**_QUIET, **os.environ, processes.ENVIRONMENT_VARIABLE: self._name},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             start_new_session=True,

@@ -154,7 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--record", type=Path, required=True)
     parser.add_argument("--slow", action="append", default=[], metavar="NODE:WORKER=FACTOR")
-    parser.add_argument("--lab-node", help="The node's number, where torchrun knows one node alone.")
+    parser.add_argument("--lab-node", help="The node's number, if torchrun does not know it")
     parser.add_argument("command", nargs="+")
     arguments = parser.parse_args()
     node, worker = arguments.lab_node or os.environ["GROUP_RANK"], os.environ["LOCAL_RANK"]

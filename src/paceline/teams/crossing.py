@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,9 +17,9 @@ from itertools import accumulate
 
 import torch
 
-from paceline.teams.clerk import Clerk, UnreachableError, get_if_there
 from paceline.teams.live_groups import LiveGroups
-from paceline.teams.meeting import Guest, MeetingPoint, Presence, Quorum, beat_key
+from paceline.teams.meeting import Guest, MeetingPoint, Presence, Quorum
+from paceline.teams.monitor import Monitor
 from paceline.teams.team import Team, TeamError
 
 FORM, RETURN, ADMIT = "form", "return", "admit"
@@ -62,7 +61,7 @@ class Crossing:
         self._names = names
         self._settings = point.settings
         self._groups: LiveGroups | None = None
-        self._monitor = _Monitor(point)
+        self._monitor = Monitor(point)
         self._present: frozenset[int] = frozenset([own.node])
         self._failure = ""
         self.is_new = True
@@ -310,7 +309,7 @@ class Crossing:
         else:
             lost, found = before - self._present, self._present - before
             changes = [f"lost {_names(lost)}"] if lost else []
-            changes += [f"took {_names(found)} back"] if found else []
+            changes += [f"taken {_names(found)} back"] if found else []
             left = f"{len(self._present)} of {self._settings.num_nodes} nodes go on"
             text = f"{self._self} has {' and '.join(changes)}; {left}"
         print(f"paceline: {text}", file=sys.stderr, flush=True)
@@ -321,88 +320,3 @@ def _names(nodes: frozenset[int]) -> str:
         return "no other node"
     numbers = [str(node) for node in sorted(nodes)]
     return f"node{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
-
-
-class _Monitor:
-    """Ends what is under way when a node that takes part gives no sign of life, or has failed."""
-
-    def __init__(self, point: MeetingPoint) -> None:
-        self._point = point
-        self._silence_s = point.settings.silence_s
-        self._lock = threading.Lock()
-        self._task: tuple[str, list[str]] | None = None
-        self._groups: LiveGroups | None = None
-        self._clerk: Clerk | None = None
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._look_on, name="paceline-monitor", daemon=True)
-        self._thread.start()
-
-    def begin(self, name: str, replicas: Sequence[str]) -> None:
-        with self._lock:
-            self._task = name, list(replicas)
-
-    def guard(self, groups: LiveGroups | None) -> None:
-        with self._lock:
-            self._groups = groups
-
-    def end(self) -> None:
-        with self._lock:
-            self._task = None
-
-    def tell_failure(self, name: str) -> None:
-        """Let the others know that something was not done, so that they need not wait for it."""
-        try:
-            self._connect().begin(lambda store: store.set(_failure_key(name), "yes"))
-        except RuntimeError:
-            return  # the link is down; they will notice
-
-    def close(self) -> None:
-        self._ended.set()
-        self._thread.join(1.0)
-        if self._clerk is not None:
-            self._clerk.close(timeout_s=0.5)
-
-    def _connect(self) -> Clerk:
-        if self._clerk is None:
-            self._clerk = Clerk(self._point.store(self._silence_s), prefix="")
-        return self._clerk
-
-    def _look_on(self) -> None:
-        task: tuple[str, list[str]] | None = None
-        seen: dict[str, tuple[bytes | None, float]] = {}
-        while not self._ended.wait(min(1.0, self._silence_s / 5)):
-            with self._lock:
-                now = self._task
-            if now is None:
-                continue
-            if now != task:
-                task, seen = now, {}
-            if self._is_broken(*now, seen):
-                with self._lock:
-                    if self._task == now and self._groups is not None:
-                        self._groups.cut()
-
-    def _is_broken(
-        self, name: str, replicas: Sequence[str], seen: dict[str, tuple[bytes | None, float]]
-    ) -> bool:
-        def read(store: object) -> tuple[bool, list[bytes | None]]:
-            beats = [get_if_there(store, beat_key(replica)) for replica in replicas]  # type: ignore[arg-type]
-            return store.check([_failure_key(name)]), beats  # type: ignore[attr-defined]
-
-        now_s = time.monotonic()
-        beats: list[bytes | None] = [None] * len(replicas)
-        try:
-            has_failed, beats = self._connect().ask(read, timeout_s=self._silence_s / 2)
-            if has_failed:
-                return True
-        except (UnreachableError, RuntimeError):
-            self._clerk = None  # nothing heard is no sign of life either
-            beats = [seen.get(replica, (None, now_s))[0] for replica in replicas]
-        for replica, beat in zip(replicas, beats, strict=True):
-            if replica not in seen or seen[replica][0] != beat:
-                seen[replica] = beat, now_s
-        return any(now_s - since_s > self._silence_s for _, since_s in seen.values())
-
-
-def _failure_key(name: str) -> str:
-    return f"paceline/failures/{name}"

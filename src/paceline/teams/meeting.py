@@ -7,6 +7,7 @@ addresses of new connections and a sign of life of each node. Both live in a pro
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import socket
@@ -101,10 +102,7 @@ class MeetingServer:
     def __init__(
         self, settings: MeetingSettings, *, host: str = "127.0.0.1", port: int = 0
     ) -> None:
-        try:
-            from torchft.coordination import LighthouseServer
-        except ImportError as missing:
-            raise ValueError(_NEEDS_TORCHFT) from missing
+        lighthouse = _torchft().LighthouseServer
         listener = socket.create_server((host, port), family=_family(host))
         port = int(listener.getsockname()[1])
         self.address = f"{host}:{port}"
@@ -118,7 +116,7 @@ class MeetingServer:
             master_listen_fd=listener.detach(),
         )
         bound = f"[{host}]" if ":" in host else host
-        self._lighthouse = LighthouseServer(
+        self._lighthouse = lighthouse(
             bind=f"{bound}:0",
             min_replicas=1,
             join_timeout_ms=round(1000 * settings.timeout_s),
@@ -179,11 +177,10 @@ class MeetingPoint:
 
     def lighthouse(self) -> LighthouseClient:
         """A new connection to the lighthouse."""
-        try:
-            from torchft.coordination import LighthouseClient
-        except ImportError as missing:
-            raise ValueError(_NEEDS_TORCHFT) from missing
-        return LighthouseClient(self._lighthouse, timedelta(seconds=_ANSWER_S))
+        client: LighthouseClient = _torchft().LighthouseClient(
+            self._lighthouse, timedelta(seconds=_ANSWER_S)
+        )
+        return client
 
 
 class Presence:
@@ -283,7 +280,15 @@ def find_meeting(environment: Mapping[str, str] = os.environ) -> tuple[str, int]
     return address, int(node)
 
 
-_NEEDS_TORCHFT = "surviving a node needs torchft (pip install 'paceline[survive]')"
+def _torchft() -> Any:
+    # It tells of every question otherwise.
+    os.environ.setdefault("RUST_LOG", "error")
+    try:
+        return importlib.import_module("torchft.coordination")
+    except ImportError as missing:
+        raise ValueError(
+            "surviving the loss of a node needs torchft (pip install 'paceline[survive]')"
+        ) from missing
 
 
 def _plain(data: object) -> dict[str, Any]:

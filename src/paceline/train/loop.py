@@ -113,12 +113,7 @@ class Loop:
         """This worker reports a metric, as all do."""
         self._count_skipped_step()
         self._tell("report")
-        try:
-            self._report(metric)
-        except LeftBehindError:
-            if self.returning is None:
-                raise
-            self.returning.come_back()
+        self._report(metric)
 
     def close_step(self, *, are_dropped: bool = True) -> None:
         """Count what may still be open: a round of optimizers, a step that was left out."""
@@ -242,7 +237,13 @@ class Loop:
             self.returning.come_back()
 
     def _report(self, metric: float) -> None:
-        agreed = self._mean_of(metric)
+        try:
+            agreed = self._mean_of(metric)
+        except LeftBehindError:
+            if self.returning is None:
+                raise
+            self.returning.come_back()
+            return
         self._strategy.report(agreed)
         self._meter.log_metric(agreed)
 

@@ -92,7 +92,7 @@ class Pace:
         self._loaders = Loaders()
         self._mean_count: float | None = None
         if workers.survivors is not None:
-            returning = Returning(workers.survivors, self._contents, described, workers.world.rank)
+            returning = Returning(workers, self._contents, described)
             if workers.survivors.is_new:
                 returning.come_back()
             self._loop.returning = returning
@@ -140,6 +140,7 @@ class Pace:
 
         Each step costs a few small messages among all workers, so use it only where it is needed.
         """
+        self._refuse_if_surviving("join()")
         return self._loop.join()
 
     def objective(
@@ -168,6 +169,7 @@ class Pace:
             batch_size: The most samples that this worker computes at once, to save memory.
 
         """
+        self._refuse_if_surviving("objective()")
         return make_objective(
             loss_fn,
             data,
@@ -179,6 +181,13 @@ class Pace:
             give=self._loop.gradients.put,
             check=self._check_lockstep,
         )
+
+    def _refuse_if_surviving(self, what: str) -> None:
+        if self.workers.survivors is not None:
+            raise ValueError(
+                f"{what} needs all workers, and with survive=True some may be lost; share the data "
+                "by pace.workers.world.rank and pace.workers.world.size, which stay the same"
+            )
 
     def _check_lockstep(self) -> None:
         world = self.workers.world
@@ -230,6 +239,7 @@ class Pace:
             **options: Further options of torch's ``DataLoader``, such as ``num_workers``.
 
         """
+        self._refuse_if_surviving("loader()")
         made = make_loader(
             self._loader_host(),
             dataset,
@@ -270,6 +280,7 @@ class Pace:
             count: Samples or tokens of this worker's batch; may be 0.
 
         """
+        self._refuse_if_surviving("weigh()")
         if not 0 <= count < math.inf:
             raise ValueError(f"a batch cannot count {count}; give its samples or tokens")
         if self._mean_count is None:
@@ -363,7 +374,8 @@ class Pace:
         """
         self._loop.refuse_inside_join("save()")
         self._loop.close_step()
-        save_checkpoint(folder, self._contents())
+        if self._loop.returning is None or self._loop.returning.are_all_here():
+            save_checkpoint(folder, self._contents())
 
     def load(self, folder: str | Path, *, missing_ok: bool = False) -> None:
         """Read the newest complete save in ``folder``, on the same layout. All workers call it.

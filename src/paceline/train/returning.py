@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from paceline.teams.survivors import Survivors
+from paceline.teams import Workers
 from paceline.train.contents import Contents
 
 
@@ -23,15 +24,16 @@ class Returning:
 
     def __init__(
         self,
-        survivors: Survivors,
+        workers: Workers,
         contents: Callable[[], Contents],
         described: Mapping[str, str],
-        place: int,
     ) -> None:
-        self._survivors = survivors
+        assert workers.survivors is not None
+        self._workers = workers
+        self._survivors = workers.survivors
         self._contents = contents
         self._digest = hashlib.blake2b(json.dumps(described).encode(), digest_size=32).digest()
-        self._place = place
+        self._place = workers.world.rank
 
     def let_in(self) -> None:
         """Let in who waits, if anybody does. All nodes call it at the end of every step."""
@@ -59,6 +61,19 @@ class Returning:
         contents.check(state)
         contents.load_strategy(state)
         contents.load_training(state)
+
+    def are_all_here(self) -> bool:
+        """Whether no node is lost; all nodes say the same. Warns if one is."""
+        world = self._workers.world
+        num_here = round(world.agree(1.0, "sum"))
+        if num_here < world.size:
+            warnings.warn(
+                f"{world.size - num_here} of {world.size} workers are lost, so nothing was saved; "
+                "a checkpoint holds the state of all, and is saved again when they are back",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        return num_here == world.size
 
     def _give(self) -> None:
         if self._place == self._survivors.source:
