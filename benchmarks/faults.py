@@ -21,9 +21,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "faults.json"
 LAYOUTS = {"3x1": "1,1,1", "2x2": "2,2"}
 JOBS = ("survive", "together")
+PERIOD = 4
 SILENCE_S, TIMEOUT_S = 4.0, 40.0
 LIMIT_S = 240.0
 """Whatever has not ended by then hangs."""
@@ -41,20 +44,62 @@ FAULTS = {
 _TELLING = re.compile(r"TeamError|CheckpointError|paceline: ")
 
 
-def train(folder: Path, job: str) -> None:
-    """The user's program: digits-like data, a checkpoint every 25 steps, as many steps as told."""
-    import torch
-
-    import paceline
-
+def make_training() -> tuple[Any, Any, Any]:
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    return model, optimizer, torch.randn(64, 10)
+
+
+def loss_of(model: Any, teacher: Any, step: int, rank: int, size: int = 16) -> Any:
+    draw = torch.Generator().manual_seed(1000 * step + rank)
+    x = torch.randn(size, 64, generator=draw)
+    return torch.nn.functional.cross_entropy(model(x), (x @ teacher).argmax(1))
+
+
+def judge(model: Any, teacher: Any) -> dict[str, Any]:
+    with torch.no_grad():
+        loss = loss_of(model, teacher, 10**9, 0, size=4096)
+    flat = torch.cat([p.detach().view(-1) for p in model.parameters()]).double()
+    return {"loss": float(loss), "parameters": [float(flat.sum()), float(flat.norm())]}
+
+
+def reference(job: str, nodes: list[int], num_steps: int) -> dict[str, Any]:
+    """The same training without any fault, in this process and without paceline."""
+    made = [make_training() for _ in (nodes if job == "survive" else [0])]
+    teacher = made[0][2]
+    ranks = [list(range(sum(nodes[:i]), sum(nodes[: i + 1]))) for i in range(len(nodes))]
+    if job != "survive":
+        ranks = [list(range(sum(nodes)))]
+    weights = [len(each) / sum(nodes) for each in ranks]
+
+    def average() -> None:
+        for parameters in zip(*(list(model.parameters()) for model, _, _ in made), strict=True):
+            mean = torch.stack([w * p for w, p in zip(weights, parameters, strict=True)]).sum(0)
+            for parameter in parameters:
+                parameter.copy_(mean)
+
+    for step in range(num_steps):
+        for (model, optimizer, _), own in zip(made, ranks, strict=True):
+            optimizer.zero_grad()
+            losses = [loss_of(model, teacher, step, rank) for rank in own]
+            torch.autograd.backward(torch.stack(losses).mean())
+            optimizer.step()
+        if (step + 1) % PERIOD == 0 or step + 1 == num_steps:
+            with torch.no_grad():
+                average()
+    return judge(made[0][0], teacher)
+
+
+def train(folder: Path, job: str) -> None:
+    """The user's program: digits-like data, a checkpoint every 25 steps, as many steps as told."""
+    import paceline
+
+    warnings.simplefilter("ignore")
+    model, optimizer, teacher = make_training()
     does_survive = job == "survive"
-    strategy = paceline.LocalSgd(period=4) if does_survive else paceline.Sync()
-    teacher = torch.randn(64, 10)
+    strategy = paceline.LocalSgd(period=PERIOD) if does_survive else paceline.Sync()
     longest_s, lost_saves = 0.0, 0
     options: dict[str, Any] = {"survive": True} if does_survive else {"timeout": TIMEOUT_S}
     with paceline.attach(model, optimizer, strategy, **options) as pace:
@@ -63,12 +108,8 @@ def train(folder: Path, job: str) -> None:
         (folder / f"begun-{rank}-{number}").write_text(str(pace.strategy.step))
         while pace.strategy.step < _last_step(folder):
             begun_s = time.perf_counter()
-            step = pace.strategy.step
-            draw = torch.Generator().manual_seed(1000 * step + rank)
-            x = torch.randn(16, 64, generator=draw)
             optimizer.zero_grad()
-            loss = torch.nn.functional.cross_entropy(model(x), (x @ teacher).argmax(1))
-            torch.autograd.backward(loss)
+            torch.autograd.backward(loss_of(model, teacher, pace.strategy.step, rank))
             optimizer.step()
             if pace.strategy.step % 25 == 0 and (folder / "disk").exists():
                 try:
@@ -82,14 +123,9 @@ def train(folder: Path, job: str) -> None:
             longest_s = max(longest_s, time.perf_counter() - begun_s)
             time.sleep(0.02)
         pace.finish()
-        x = torch.randn(4096, 64, generator=torch.Generator().manual_seed(-1 % 2**31))
-        with torch.no_grad():
-            loss = torch.nn.functional.cross_entropy(model(x), (x @ teacher).argmax(1))
-        parameters = torch.cat([p.detach().view(-1) for p in model.parameters()]).double()
         result = {
             "steps": pace.strategy.step,
-            "loss": float(loss),
-            "parameters": f"{float(parameters.sum()):.17g} {float(parameters.norm()):.17g}",
+            **judge(model, teacher),
             "longest_step_s": longest_s,
             "lost_saves": lost_saves,
         }
@@ -148,10 +184,8 @@ class Director:
                 # A new torchrun on the node, by a person or by the cluster's scheduler.
                 self.is_restarted = self.job.start_node(node)
                 return
-            if (
-                len(list(self.folder.glob("begun-*-1")))
-                < self.lab.cluster.workers_per_node[node_of(self)]
-            ):
+            num_back = len(list(self.folder.glob("begun-*-1")))
+            if num_back < self.lab.cluster.workers_per_node[node]:
                 return
         if min(steps) >= self.step_before + 150:
             self.is_ending = True
@@ -199,13 +233,23 @@ def run_row(name: str, layout: str, job: str) -> dict[str, Any]:
         "steps": max((end["steps"] for end in ends), default=None),
         "returned_at_step": min(begun, default=None),
         "loss": max((end["loss"] for end in ends), default=None),
-        "are_workers_equal": len({end["parameters"] for end in ends}) <= 1,
-        "parameters": ends[0]["parameters"] if ends else None,
+        "are_workers_equal": all(end["parameters"] == ends[0]["parameters"] for end in ends),
+        **_compared(job, list(cluster.workers_per_node), ends),
         "longest_step_s": max((end["longest_step_s"] for end in ends), default=None),
         "lost_saves": max((end["lost_saves"] for end in ends), default=None),
         "left_behind": left,
         "log": told[:12] if code else told[:8],
     }
+
+
+def _compared(job: str, nodes: list[int], ends: list[Any]) -> dict[str, Any]:
+    """The loss, and the parameters' distance from those of an undisturbed training as long."""
+    if not ends:
+        return {"reference_loss": None, "relative_difference": None}
+    undisturbed = reference(job, nodes, ends[0]["steps"])
+    own, expected = ends[0]["parameters"], undisturbed["parameters"]
+    difference = max(abs(a / b - 1) for a, b in zip(own, expected, strict=True))
+    return {"reference_loss": undisturbed["loss"], "relative_difference": difference}
 
 
 def _outcome(director: Director, code: int, ends: list[Any], begun: list[int]) -> str:

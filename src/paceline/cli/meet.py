@@ -30,7 +30,7 @@ def meet(
     ] = "10s",
     timeout: Annotated[
         str, typer.Option("--timeout", help="How long nodes wait for one that lives.")
-    ] = "10min",
+    ] = "600s",
     json: frame.JsonFlag = False,
 ) -> None:
     """Be the place where nodes meet that may be lost and come back: attach(survive=True).

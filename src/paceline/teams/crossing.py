@@ -141,14 +141,14 @@ class Crossing:
 
         """
         if self.is_alone:
-            raise LeftBehindError("the other nodes have gone on without this one")
+            raise self._left_behind(kind)
         for _ in range(_MOST_FAILURES * self._settings.num_nodes):
             quorum = self._ask(kind)
             latest = max(guest.round for guest in quorum.guests)
             members = tuple(guest for guest in quorum.guests if guest.round == latest)
             if self._own.round < latest:
                 self._lose_all()
-                raise LeftBehindError("the other nodes have gone on without this one")
+                raise self._left_behind(kind)
             self._check_kinds(members)
             guests = quorum.guests if kind == ADMIT else members
             self.newcomers = tuple(g.node for g in quorum.guests if g.round < latest)
@@ -194,6 +194,11 @@ class Crossing:
     @property
     def _self(self) -> str:
         return self._names[self._own.node]
+
+    def _left_behind(self, kind: str) -> LeftBehindError:
+        return LeftBehindError(
+            f"{self._self}: {kind} failed: the other nodes have gone on without this one"
+        )
 
     def _ask(self, kind: str) -> Quorum:
         """Ask the lighthouse; one worker of the node does, and tells the others."""

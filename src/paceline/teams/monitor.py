@@ -53,13 +53,17 @@ class Monitor:
         """End the thread."""
         self._ended.set()
         self._thread.join(1.0)
-        if self._clerk is not None:
-            self._clerk.close(timeout_s=0.5)
+        self._hang_up()
 
     def _connect(self) -> Clerk:
         if self._clerk is None:
             self._clerk = Clerk(self._point.store(self._silence_s), prefix="")
         return self._clerk
+
+    def _hang_up(self) -> None:
+        clerk, self._clerk = self._clerk, None
+        if clerk is not None:
+            clerk.close(timeout_s=0.1)  # its thread ends when the store answers, or breaks off
 
     def _look_on(self) -> None:
         task: tuple[str, list[str]] | None = None
@@ -90,7 +94,7 @@ class Monitor:
             if has_failed:
                 return True
         except (UnreachableError, RuntimeError):
-            self._clerk = None  # nothing heard is no sign of life either
+            self._hang_up()  # nothing heard is no sign of life either
             beats = [seen.get(replica, (None, now_s))[0] for replica in replicas]
         for replica, beat in zip(replicas, beats, strict=True):
             if replica not in seen or seen[replica][0] != beat:
