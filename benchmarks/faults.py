@@ -226,7 +226,7 @@ def run_row(name: str, layout: str, job: str) -> dict[str, Any]:
         "layout": layout,
         "job": job,
         "exit_code": code,
-        "outcome": _outcome(director, code, ends, begun),
+        "outcome": _outcome(director, code, told),
         "ended_s_after_fault": None if code == 0 or broken_s is None else ended_s - broken_s,
         "first_failure": None if failure is None else str(failure),
         "message": _message(told, code),
@@ -252,21 +252,21 @@ def _compared(job: str, nodes: list[int], ends: list[Any]) -> dict[str, Any]:
     return {"reference_loss": undisturbed["loss"], "relative_difference": difference}
 
 
-def _outcome(director: Director, code: int, ends: list[Any], begun: list[int]) -> str:
+def _outcome(director: Director, code: int, told: list[str]) -> str:
     if director.was_ended:
         return "hangs"
     if code:
         return "ends with a message"
-    if begun:
+    if any(" back; " in line for line in told):
         return "goes on without it, takes it back"
-    return "goes on" if len(ends) == director.num_workers else "goes on without it"
+    return "goes on without it" if any("has lost" in line for line in told) else "goes on"
 
 
 def _message(told: list[str], code: int) -> str | None:
     """The sentence that a user reads first."""
     if code:
         errors = [line for line in told if "TeamError" in line or "CheckpointError" in line]
-        return re.sub(r"^\[.*?\] ", "", errors[0]) if errors else None
+        return re.sub(r"^(\[.*?\]:? )*(\S+\.)?", "", errors[0]) if errors else None
     wanted = ("has lost", "taken", "CheckpointError")
     found = [re.sub(r"^\[.*?\] ", "", line) for line in told if any(w in line for w in wanted)]
     return found[0] if found else None

@@ -39,7 +39,7 @@ def train(folder: Path, strategy: str, num_steps: int) -> None:
     model, optimizer, teacher = make_training()
     process = psutil.Process()
     looks = []
-    options = {} if strategy == "sync" else {"period": 4}
+    options: dict[str, Any] = {} if strategy == "sync" else {"period": 4}
     with paceline.attach(model, optimizer, strategy, **options) as pace:
         rank = pace.workers.world.rank
         for step in range(num_steps):
@@ -118,9 +118,8 @@ def main() -> None:
             for each in row["growth"]
         )
         names = ("threads", "files")
-        more = [
-            each[name]["last"] - each[name]["first"] for each in row["growth"] for name in names
-        ]
+        counts = [each[name] for each in row["growth"] for name in names]
+        more = [count["last"] - count["first"] for count in counts]
         print(
             f"{strategy}: loss {row['loss']:.4f}, reference {row['reference_loss']:.4f}; memory "
             f"{worst:+.1%}, threads and files {max(more):+d}",
