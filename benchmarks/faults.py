@@ -288,6 +288,28 @@ def _left_behind(lab_name: str) -> list[str]:
     return left
 
 
+def show(rows: list[dict[str, Any]]) -> None:
+    """The table of the documentation."""
+    print("| job | layout | fault | what happens | loss (undisturbed) | longest step |")
+    print("|---|---|---|---|---:|---:|")
+    order = {name: place for place, name in enumerate(FAULTS)}
+    for row in sorted(rows, key=lambda r: (JOBS.index(r["job"]), r["layout"], order[r["fault"]])):
+        loss, longest = "", ""
+        if row["loss"] is not None:
+            loss = f"{row['loss']:.3f} ({row['reference_loss']:.3f})"
+            loss += ", same bits" if row["relative_difference"] == 0.0 else ""
+            longest = f"{row['longest_step_s']:.1f} s"
+        happens = row["outcome"]
+        if row["ended_s_after_fault"] is not None:
+            happens += f" after {row['ended_s_after_fault']:.0f} s"
+        if row["returned_at_step"] is not None:
+            happens += f" at step {row['returned_at_step']} of {row['steps']}"
+        if row["lost_saves"]:
+            happens += f"; {row['lost_saves']} saves fail with a message"
+        cells = (row["job"], row["layout"], row["fault"], happens, loss, longest)
+        print(f"| {' | '.join(cells)} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layout", choices=LAYOUTS, action="append")
@@ -295,7 +317,11 @@ def main() -> None:
     parser.add_argument("--job", choices=JOBS, action="append")
     parser.add_argument("--train", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--show", action="store_true", help="print the table of what is there")
     arguments = parser.parse_args()
+    if arguments.show:
+        show(json.loads(arguments.output.read_text())["rows"])
+        return
     if arguments.train is not None:
         train(arguments.train, arguments.job[0])
         return

@@ -140,7 +140,7 @@ class Pace:
 
         Each step costs a few small messages among all workers, so use it only where it is needed.
         """
-        self._refuse_if_surviving("join()")
+        guard.refuse_if_surviving(self.workers, "join()")
         return self._loop.join()
 
     def objective(
@@ -169,7 +169,7 @@ class Pace:
             batch_size: The most samples that this worker computes at once, to save memory.
 
         """
-        self._refuse_if_surviving("objective()")
+        guard.refuse_if_surviving(self.workers, "objective()")
         return make_objective(
             loss_fn,
             data,
@@ -181,13 +181,6 @@ class Pace:
             give=self._loop.gradients.put,
             check=self._check_lockstep,
         )
-
-    def _refuse_if_surviving(self, what: str) -> None:
-        if self.workers.survivors is not None:
-            raise ValueError(
-                f"{what} needs all workers, and with survive=True some may be lost; share the data "
-                "by pace.workers.world.rank and pace.workers.world.size, which stay the same"
-            )
 
     def _check_lockstep(self) -> None:
         world = self.workers.world
@@ -239,7 +232,7 @@ class Pace:
             **options: Further options of torch's ``DataLoader``, such as ``num_workers``.
 
         """
-        self._refuse_if_surviving("loader()")
+        guard.refuse_if_surviving(self.workers, "loader()")
         made = make_loader(
             self._loader_host(),
             dataset,
@@ -280,7 +273,7 @@ class Pace:
             count: Samples or tokens of this worker's batch; may be 0.
 
         """
-        self._refuse_if_surviving("weigh()")
+        guard.refuse_if_surviving(self.workers, "weigh()")
         if not 0 <= count < math.inf:
             raise ValueError(f"a batch cannot count {count}; give its samples or tokens")
         if self._mean_count is None:
