@@ -1,7 +1,4 @@
-"""Start something in a lab: ``python -m paceline.lab.enter PARENT NAMESPACE DISK COMMAND…``.
-
-NAMESPACE is a node's network, DISK a process in whose mounts a disk is that can be full; ``-`` for
-neither.
+"""Start an agent in a lab's namespace: ``python -m paceline.lab.enter PARENT NAMESPACE COMMAND…``.
 
 The command also ends when the lab does, however the lab ends: the kernel sends it SIGTERM when its
 parent, process PARENT, dies. torchrun answers SIGTERM by ending its workers.
@@ -16,6 +13,8 @@ import sys
 
 # Lets the agent's children know their parent, which has this process's id.
 AGENT_VARIABLE = "PACELINE_LAB_AGENT"
+# Names a process in whose mounts there is a disk that can be full.
+DISK_VARIABLE = "PACELINE_LAB_DISK"
 NO_NAMESPACE = "-"
 _PR_SET_PDEATHSIG = 1
 
@@ -40,14 +39,14 @@ def _enter_mounts(pid: int) -> None:
 
 def main() -> None:
     """Enter the namespace, then become the command."""
-    parent, namespace, disk, *command = sys.argv[1:]
+    parent, namespace, *command = sys.argv[1:]
     end_with_parent(int(parent), signal.SIGTERM)
     if namespace != NO_NAMESPACE:
         from pyroute2 import netns
 
         # Not O_CREAT, the default: a namespace that was swept must stay so.
         netns.setns(namespace, flags=os.O_RDONLY)
-    if disk != NO_NAMESPACE:
+    if (disk := os.environ.pop(DISK_VARIABLE, None)) is not None:
         _enter_mounts(int(disk))
     os.environ[AGENT_VARIABLE] = str(os.getpid())
     os.execvp(command[0], command)

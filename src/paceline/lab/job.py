@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from paceline.lab.enter import NO_NAMESPACE
+from paceline.lab.enter import DISK_VARIABLE, NO_NAMESPACE
 from paceline.lab.timetable import LabEvent, Timetable
 from paceline.lab.worker import pid_file
 
@@ -94,9 +94,10 @@ class Job:
             enter = [
                 *(sys.executable, "-m", "paceline.lab.enter"),
                 *(str(os.getpid()), node.namespace or NO_NAMESPACE),
-                NO_NAMESPACE if disk_pid is None else str(disk_pid),
             ]
             variables = {**os.environ, **environment}
+            if disk_pid is not None:
+                variables[DISK_VARIABLE] = str(disk_pid)
             if meeting is not None:
                 variables |= {"PACELINE_MEETING": meeting, "PACELINE_NODE": str(index)}
             return subprocess.Popen(

@@ -244,7 +244,7 @@ class Lab:
         meeting = subprocess.Popen(
             [
                 *(sys.executable, "-m", "paceline.lab.enter", str(os.getpid())),
-                *(namespace, NO_NAMESPACE, sys.executable, "-m", "paceline", "meet"),
+                *(namespace, sys.executable, "-m", "paceline", "meet"),
                 *(f"--nodes={len(self._nodes)}", f"--listen={address}"),
                 *(f"--silence={silence_s}s", f"--timeout={timeout_s}s"),
             ],
