@@ -297,7 +297,9 @@ def show(rows: list[dict[str, Any]]) -> None:
         loss, longest = "", ""
         if row["loss"] is not None:
             loss = f"{row['loss']:.3f} ({row['reference_loss']:.3f})"
-            loss += ", same bits" if row["relative_difference"] == 0.0 else ""
+            difference = row["relative_difference"]
+            if difference < 1e-4:
+                loss += f", same to {difference:.0e}" if difference else ", same bits"
             longest = f"{row['longest_step_s']:.1f} s"
         happens = row["outcome"]
         if row["ended_s_after_fault"] is not None:

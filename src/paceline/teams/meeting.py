@@ -173,7 +173,10 @@ class MeetingPoint:
     def store(self, timeout_s: float = _ANSWER_S) -> Store:
         """A new connection to the store."""
         limit = timedelta(seconds=timeout_s)
-        return TCPStore(self._host, self._port, None, False, limit, wait_for_workers=False)
+        try:
+            return TCPStore(self._host, self._port, None, False, limit, wait_for_workers=False)
+        except RuntimeError as error:
+            raise TeamError(f"the meeting {self.address} cannot be reached") from error
 
     def lighthouse(self) -> LighthouseClient:
         """A new connection to the lighthouse."""
