@@ -83,7 +83,7 @@ def _run_all(
         processes.append(process)
     are_well = False
     try:
-        answers = _receive_all(pipes)
+        answers = _receive_all(pipes, dying)
         are_well = all(ok for ok, _ in answers) and not dying
     finally:
         for process in processes:
@@ -96,7 +96,7 @@ def _run_all(
     return [value if ok else None for ok, value in answers]
 
 
-def _receive_all(pipes: Sequence[Connection]) -> list[tuple[bool, Any]]:
+def _receive_all(pipes: Sequence[Connection], dying: Sequence[int]) -> list[tuple[bool, Any]]:
     answers = {pipe: (False, f"worker {i} did not answer") for i, pipe in enumerate(pipes)}
     open_pipes, deadline = list(pipes), time.monotonic() + _TIMEOUT_S
     while open_pipes and (
@@ -109,7 +109,7 @@ def _receive_all(pipes: Sequence[Connection]) -> list[tuple[bool, Any]]:
                 answers[pipe] = pickle.loads(pipe.recv_bytes())
             except EOFError:
                 answers[pipe] = (False, f"worker {pipes.index(pipe)} died")
-            if not answers[pipe][0]:
+            if not answers[pipe][0] and pipes.index(pipe) not in dying:
                 # The others may wait for this one for ever.
                 deadline = min(deadline, time.monotonic() + 15.0)
     return [answers[pipe] for pipe in pipes]

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from paceline.collectives import Route, Topology, collective_s
     from paceline.collectives.topology import topology_of
     from paceline.kernels import KernelModel, load_kernel_model, load_profile
+    from paceline.lab.faults import Fault, parse_fault
     from paceline.lab.lab import Lab
     from paceline.lab.layout import lay_out
     from paceline.lab.timetable import LabEvent
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
     )
     from paceline.studies.report import write_report
     from paceline.teams import Op, Pending, Team, TeamError, Workers, find_workers, with_collective
+    from paceline.teams.meeting import MeetingServer, MeetingSettings
     from paceline.traces import Span, read_trace
     from paceline.train import (
         CheckpointError,
@@ -114,6 +116,7 @@ _HOMES = {
         "paceline.collectives": "Route Topology collective_s",
         "paceline.collectives.topology": "topology_of",
         "paceline.kernels": "KernelModel load_kernel_model load_profile",
+        "paceline.lab.faults": "Fault parse_fault",
         "paceline.lab.lab": "Lab",
         "paceline.lab.layout": "lay_out",
         "paceline.lab.timetable": "LabEvent",
@@ -135,6 +138,7 @@ _HOMES = {
         "paceline.studies": "Advice Study StudyTable TraceComparison advise compare_traces study",
         "paceline.studies.report": "write_report",
         "paceline.teams": "Op Pending Team TeamError Workers find_workers with_collective",
+        "paceline.teams.meeting": "MeetingServer MeetingSettings",
         "paceline.traces": "Span read_trace",
         "paceline.train": (
             "CheckpointError Loader Objective Pace Stats SyncBatchNorm attach share_batch"
@@ -155,6 +159,7 @@ __all__ = [
     "Demo",
     "Device",
     "Diloco",
+    "Fault",
     "Gossip",
     "Host",
     "HostSpeed",
@@ -164,6 +169,8 @@ __all__ = [
     "Link",
     "Loader",
     "LocalSgd",
+    "MeetingServer",
+    "MeetingSettings",
     "MixedPrediction",
     "Node",
     "Objective",
@@ -224,6 +231,7 @@ __all__ = [
     "make_strategy",
     "measure_host_speed",
     "measure_links",
+    "parse_fault",
     "play",
     "predict",
     "predict_mixed",

@@ -36,6 +36,29 @@ ChangeOption = Annotated[
         help="Change a link's rate while the command runs, or that of all links.",
     ),
 ]
+FaultOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fault",
+        metavar="'WHAT at TIME'",
+        help="Make something go wrong: 'kill 1:0 at 30s', 'kill 1 at 30s', 'link 1 down at 30s "
+        "for 10s', 'link 1=1mbit at 30s for 20s', 'stop 1:0 at 30s for 20s', 'fill FOLDER at 30s'.",
+    ),
+]
+SurviveFlag = Annotated[
+    bool,
+    typer.Option(
+        "--survive",
+        help="Start each node on its own: the others go on when one is lost, and 'start 1 at 60s' "
+        "starts it again.",
+    ),
+]
+SilenceOption = Annotated[
+    str,
+    typer.Option(
+        "--silence", help="With --survive: a node without a sign of life for so long is lost."
+    ),
+]
 EmulationOption = Annotated[
     str, typer.Option("--emulation", help="auto, namespaces (root on Linux) or software.")
 ]
@@ -46,7 +69,9 @@ EmulationOption = Annotated[
     "run",
     example="paceline lab run --nodes 2 --workers 2 --link 100mbit -- python train.py\n"
     "paceline lab run --workers 2,1 --slow 1:0=2.0 -- python train.py\n"
-    "paceline lab run --change 'link=20mbit at 30s' -- python train.py",
+    "paceline lab run --change 'link=20mbit at 30s' -- python train.py\n"
+    "paceline lab run --survive --fault 'kill 1 at 30s' --fault 'start 1 at 60s' -- "
+    "python train.py",
 )
 def run(
     command: Annotated[list[str], typer.Argument(help="What every worker runs, after --.")],
@@ -56,22 +81,30 @@ def run(
     link: LinkOption = None,
     slow: SlowOption = None,
     change: ChangeOption = None,
+    fault: FaultOption = None,
+    survive: SurviveFlag = False,
+    silence: SilenceOption = "10s",
     emulation: EmulationOption = "auto",
     json: frame.JsonFlag = False,
 ) -> None:
     """Run a command on every worker of an emulated cluster, started by torchrun.
 
-    The exit code is that of the first worker that fails, or of an agent that is killed.
+    The exit code is that of the first worker that fails, or of an agent that is killed. With
+    --survive it is 0 if one node ends well.
     """
     import sys
     from functools import partial
 
+    from paceline.cluster.units import parse_duration
+    from paceline.lab.faults import parse_faults
     from paceline.lab.lab import Lab, describe_emulation
     from paceline.lab.layout import lay_out, parse_slow
     from paceline.lab.timetable import LabEvent, LinkChange, parse_changes
 
     layout = lay_out(cluster=cluster, nodes=nodes, workers_per_node=workers, link=link)
     changes = parse_changes(change or [], layout)
+    faults = parse_faults(fault or [], layout)
+    happened: list[str] = []
     notes = frame.stderr_console()
     with Lab(layout, slow=parse_slow(slow or [], layout), emulation=emulation) as lab:
 
@@ -79,14 +112,29 @@ def run(
             lab.set_rate(change.rate_bytes_per_s, node=change.node)
             notes.print(f"lab: {change}", style="dim", soft_wrap=True)
 
+        def tell(words: str) -> None:
+            happened.append(words)
+            notes.print(f"lab: {words}", style="dim", soft_wrap=True, markup=False)
+
         events = [LabEvent(at_s=each.at_s, act=partial(apply, each)) for each in changes]
         # With --json, standard output holds the object alone.
-        job = lab.start(command, output=sys.stderr if json else None, events=events)
+        job = lab.start(
+            command,
+            output=sys.stderr if json else None,
+            events=events,
+            faults=faults,
+            on_fault=tell,
+            survive=survive,
+            silence_s=parse_duration(silence),
+        )
         notes.print(f"lab: {describe_emulation(lab.emulation)}", style="dim", soft_wrap=True)
         code = job.wait()
         failure = job.first_failure()
     if failure is not None:
         notes.print(f"lab: {failure}", soft_wrap=True)
+    if job.lost and code == 0:
+        lost = ", ".join(f"node {node}" for node in job.lost)
+        notes.print(f"lab: lost on the way: {lost}; the others went on", soft_wrap=True)
     if json:
         frame.print_json(
             {
@@ -95,6 +143,9 @@ def run(
                 "emulation": lab.emulation,
                 "cluster": layout.to_dict(),
                 "changes": [vars(each) for each in changes],
+                "faults": [each.to_dict() for each in faults],
+                "happened": happened,
+                "lost_nodes": job.lost,
             }
         )
     raise typer.Exit(code)

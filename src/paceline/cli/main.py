@@ -18,6 +18,7 @@ from paceline.cli import (
     kernels,
     lab,
     measure,
+    meet,
     predict,
     race,
     strategies,
@@ -41,6 +42,7 @@ explore.register(app)
 fit.register(app)
 host.register(measure.app)
 kernels.register(measure.app)
+meet.register(app)
 predict.register(app)
 race.register(app)
 strategies.register(app)

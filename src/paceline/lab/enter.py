@@ -13,6 +13,8 @@ import sys
 
 # Lets the agent's children know their parent, which has this process's id.
 AGENT_VARIABLE = "PACELINE_LAB_AGENT"
+# Names a process in whose mounts there is a disk that can be full.
+DISK_VARIABLE = "PACELINE_LAB_DISK"
 NO_NAMESPACE = "-"
 _PR_SET_PDEATHSIG = 1
 
@@ -26,6 +28,15 @@ def end_with_parent(parent: int, signal_number: int) -> None:
             os.kill(os.getpid(), signal_number)
 
 
+def _enter_mounts(pid: int) -> None:
+    folder = os.getcwd()  # noqa: PTH109
+    descriptor = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY)
+    if ctypes.CDLL(None, use_errno=True).setns(descriptor, 0) != 0:
+        raise OSError(ctypes.get_errno(), "cannot enter the lab's disk")
+    os.close(descriptor)
+    os.chdir(folder)
+
+
 def main() -> None:
     """Enter the namespace, then become the command."""
     parent, namespace, *command = sys.argv[1:]
@@ -35,6 +46,8 @@ def main() -> None:
 
         # Not O_CREAT, the default: a namespace that was swept must stay so.
         netns.setns(namespace, flags=os.O_RDONLY)
+    if (disk := os.environ.pop(DISK_VARIABLE, None)) is not None:
+        _enter_mounts(int(disk))
     os.environ[AGENT_VARIABLE] = str(os.getpid())
     os.execvp(command[0], command)
 

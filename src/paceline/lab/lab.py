@@ -9,15 +9,20 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Literal, Self
 
 from paceline.cluster import Cluster
 from paceline.lab import network, processes
+from paceline.lab.disk import Disk
+from paceline.lab.enter import NO_NAMESPACE
+from paceline.lab.faults import Fault
+from paceline.lab.injection import Injection
 from paceline.lab.job import Job, JobNode
 from paceline.lab.layout import Slow, check_rate, link_rates_bytes_per_s
 from paceline.lab.owner import is_orphan, new_lab_name
@@ -29,8 +34,9 @@ Emulation = Literal["namespaces", "software"]
 # torchrun's own default, which it announces on every start unless the variable is set.
 _THREADS = {"OMP_NUM_THREADS": "1"}
 # Gloo looks up the host name of every peer; in a namespace that fails, with a warning each time.
-_QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+_QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR", "RUST_LOG": "error"}
 _PORT = 29400
+_MEETING_PORT = 29500
 
 
 def choose_emulation(asked: str = "auto") -> Emulation:
@@ -93,6 +99,7 @@ class Lab:
         self._nodes: list[JobNode] = []
         self._network: network.Network | None = None
         self._job_folder: Path | None = None
+        self._disk: Disk | None = None
         self._resources = contextlib.ExitStack()
         self._num_jobs = 0
 
@@ -135,6 +142,12 @@ class Lab:
         environment: Mapping[str, str] | None = None,
         output: IO[str] | None = None,
         events: Sequence[LabEvent] = (),
+        faults: Sequence[Fault] = (),
+        on_fault: Callable[[str], None] = lambda _: None,
+        disk: Path | None = None,
+        survive: bool = False,
+        silence_s: float = 10.0,
+        timeout_s: float = 600.0,
     ) -> Job:
         """Start a command on every worker. Wait for the job before you start the next.
 
@@ -144,7 +157,20 @@ class Lab:
             environment: Variables to set for the workers.
             output: Where the workers' output goes; by default where this process writes.
             events: What to do at which moment of the job, while it is waited for.
+            faults: What goes wrong at which moment; :func:`~paceline.lab.faults.parse_fault` makes
+                them from texts such as ``"kill 1:0 at 30s"``.
+            on_fault: Called with a few words when a fault has happened, or is over.
+            disk: A new or empty folder that becomes a small disk of its own for this job, so that
+                a fault can fill it; a fault at the start makes one by itself.
+            survive: Start each node on its own, and a meeting beside them, for programs that
+                ``attach(survive=True)``: a node that fails is lost, and the others go on. The job
+                has succeeded if one node ends well.
+            silence_s: With ``survive``, a node without a sign of life for so long is lost.
+            timeout_s: With ``survive``, how long nodes wait for one that lives and does not come.
         """
+        self._check_faults(faults)
+        if any(fault.kind == "start" for fault in faults) and not survive:
+            raise ValueError("a node is started again only where the others go on: use --survive")
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         if shutil.which(command[0], path=path) is None:
             raise ValueError(
@@ -155,7 +181,8 @@ class Lab:
         folder.mkdir()
         self._job_folder = folder
         self._num_jobs += 1
-        return Job(
+        self._disk = self._disk_for(faults, disk)
+        job = Job(
             command,
             nodes=self._nodes,
             rendezvous_port=_PORT if self.emulation == "namespaces" else _free_port(),
@@ -166,7 +193,68 @@ class Lab:
             | dict(environment or {}),
             output=output,
             events=events,
+            meeting=self._start_meeting(silence_s, timeout_s) if survive else None,
+            disk_pid=None if self._disk is None else self._disk.pid,
         )
+        self.inject(job, faults, on_fault=on_fault)
+        return job
+
+    def inject(
+        self,
+        job: Job,
+        faults: Sequence[Fault],
+        *,
+        on_fault: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Make something go wrong while a job is waited for.
+
+        Args:
+            job: The job, which runs on this lab.
+            faults: What goes wrong at which moment, counted from the job's start
+                (``job.elapsed_s``).
+            on_fault: Called with a few words when a fault has happened, or is over.
+        """
+        self._check_faults(faults)
+        if any(fault.kind == "fill" for fault in faults) and self._disk is None:
+            raise ValueError("start the job with disk=FOLDER, so that there is a disk to fill")
+        job.plan(Injection(self, job, self._disk, on_fault).events(faults))
+
+    def _check_faults(self, faults: Sequence[Fault]) -> None:
+        if self.emulation == "namespaces":
+            return
+        for fault in faults:
+            if fault.kind == "fill" or (fault.kind == "link" and fault.rate_bytes_per_s is None):
+                raise ValueError(
+                    f"'{fault.describe()}' needs the kernel: root on Linux, emulation 'namespaces'"
+                )
+
+    def _disk_for(self, faults: Sequence[Fault], folder: Path | None) -> Disk | None:
+        full = next((fault for fault in faults if fault.kind == "fill"), None)
+        if full is not None:
+            assert full.folder is not None
+            return self._resources.enter_context(Disk(full.folder, full.size_bytes))
+        return None if folder is None else self._resources.enter_context(Disk(folder))
+
+    def _start_meeting(self, silence_s: float, timeout_s: float) -> str:
+        """Start what outlives nodes, where none of their links leads through."""
+        is_shaped = self._network is not None
+        port = _MEETING_PORT + self._num_jobs if is_shaped else _free_port()
+        address = f"{network.SWITCH_ADDRESS if is_shaped else '127.0.0.1'}:{port}"
+        namespace = NO_NAMESPACE if self._network is None else self._network.switch
+        meeting = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "paceline.lab.enter", str(os.getpid())),
+                *(namespace, sys.executable, "-m", "paceline", "meet"),
+                *(f"--nodes={len(self._nodes)}", f"--listen={address}"),
+                *(f"--silence={silence_s}s", f"--timeout={timeout_s}s"),
+            ],
+            env={**_QUIET, **os.environ, processes.ENVIRONMENT_VARIABLE: self._name},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._resources.callback(_end, meeting)
+        return address
 
     def run(
         self,
@@ -174,6 +262,8 @@ class Lab:
         *,
         environment: Mapping[str, str] | None = None,
         output: IO[str] | None = None,
+        faults: Sequence[Fault] = (),
+        survive: bool = False,
     ) -> int:
         """Run a command on every worker and wait for it.
 
@@ -181,11 +271,16 @@ class Lab:
             command: The program and its arguments.
             environment: Variables to set for the workers.
             output: Where the workers' output goes; by default where this process writes.
+            faults: What goes wrong at which moment, as for :meth:`start`.
+            survive: Whether nodes are on their own, as for :meth:`start`.
 
         Returns:
             The exit code of the first worker that failed, or 0.
         """
-        return self.start(command, environment=environment, output=output).wait()
+        job = self.start(
+            command, environment=environment, output=output, faults=faults, survive=survive
+        )
+        return job.wait()
 
     def set_rate(self, rate_bytes_per_s: float, *, node: int | None = None) -> None:
         """Change the rate of a node's link, both directions, also while a job runs.
@@ -211,6 +306,25 @@ class Lab:
 
             for each in nodes:
                 EmulatedLink.at(self._job_folder, each, rate_bytes_per_s).set_rate(rate_bytes_per_s)
+
+    def rate_bytes_per_s(self, node: int) -> float:
+        """The rate of a node's link.
+
+        Args:
+            node: Whose link, counted from 0.
+        """
+        return self._rates[node]
+
+    def connect(self, node: int, *, is_up: bool) -> None:
+        """Take a node's link down, or up again, also while a job runs.
+
+        Args:
+            node: Whose link, counted from 0.
+            is_up: Whether it carries anything from now on.
+        """
+        if self._network is None:
+            raise ValueError("a software link cannot be down; the kernel's can, for root on Linux")
+        self._network.connect(node, is_up=is_up)
 
     def _own_environment(self, folder: Path) -> dict[str, str]:
         if self.emulation == "namespaces":
@@ -239,6 +353,11 @@ def sweep() -> None:
     for folder in Path(tempfile.gettempdir()).iterdir():
         if is_orphan(folder.name):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
 
 
 def _loopback_address(index: int) -> str:

@@ -38,13 +38,18 @@ _BURST_S = 250e-6
 _QUEUE_BYTES = 16 << 20
 
 
-def build(switch: str, interface: str, nodes: Sequence[Mapping[str, Any]]) -> None:
+def build(
+    switch: str, switch_address: str, interface: str, nodes: Sequence[Mapping[str, Any]]
+) -> None:
     """Create the switch's namespace and one for each node, joined and shaped."""
     netns.create(switch)
     with NetNS(switch) as hub:
+        hub.link("set", index=hub.link_lookup(ifname="lo")[0], state="up")
         hub.link("add", ifname="br0", kind="bridge")
         bridge = hub.link_lookup(ifname="br0")[0]
         hub.link("set", index=bridge, mtu=_MTU_BYTES, state="up")
+        # What outlives nodes runs here: a machine that none of the nodes' links leads through.
+        hub.addr("add", index=bridge, address=switch_address, prefixlen=16)
         for index, node in enumerate(nodes):
             netns.create(node["namespace"])
             port_name = f"port{index}"
@@ -81,6 +86,13 @@ def reshape(switch: str, interface: str, nodes: Sequence[Mapping[str, Any]]) -> 
 def burst_bytes(rate_bytes_per_s: float) -> int:
     """What a shaped link lets pass at once after a rest."""
     return max(_LEAST_BURST_BYTES, round(rate_bytes_per_s * _BURST_S))
+
+
+def connect(switch: str, node: int, is_up: bool) -> None:
+    """Take a node's link down, or up again."""
+    with NetNS(switch) as hub:
+        port = hub.link_lookup(ifname=f"port{node}")[0]
+        hub.link("set", index=port, state="up" if is_up else "down")
 
 
 def _shape(namespace: NetNS, interface: int, rate_bytes_per_s: float, action: str = "add") -> None:
@@ -136,6 +148,7 @@ def main() -> None:
     actions: dict[str, Callable[..., None]] = {
         "build": build,
         "reshape": reshape,
+        "connect": connect,
         "remove": remove,
         "sweep": sweep,
         "probe": probe,

@@ -18,6 +18,8 @@ from paceline.lab import processes
 from paceline.lab.signals import signals_later
 
 INTERFACE = "eth0"
+SWITCH_ADDRESS = "10.0.99.1"
+"""Of a machine beside the nodes, for what must outlive them."""
 _TIMEOUT_S = 60.0
 
 
@@ -48,7 +50,12 @@ class Network:
         try:
             _call(
                 "build",
-                {"switch": self._switch, "interface": INTERFACE, "nodes": nodes},
+                {
+                    "switch": self._switch,
+                    "switch_address": SWITCH_ADDRESS,
+                    "interface": INTERFACE,
+                    "nodes": nodes,
+                },
                 # If this process dies meanwhile, the next lab must not sweep too early.
                 environment={processes.ENVIRONMENT_VARIABLE: self._lab_name},
             )
@@ -76,6 +83,20 @@ class Network:
             for index, rate in rates_bytes_per_s.items()
         ]
         _call("reshape", {"switch": self._switch, "interface": INTERFACE, "nodes": nodes})
+
+    @property
+    def switch(self) -> str:
+        """The namespace that all nodes' links lead to."""
+        return self._switch
+
+    def connect(self, node: int, *, is_up: bool) -> None:
+        """Take a node's link down, or up again.
+
+        Args:
+            node: Whose link, by its index.
+            is_up: Whether it carries anything from now on.
+        """
+        _call("connect", {"switch": self._switch, "node": node, "is_up": is_up})
 
     def close(self) -> None:
         """End the lab's processes and remove the namespaces, with all that is in them."""

@@ -35,9 +35,18 @@ class Timetable:
         self._left = sorted(events, key=lambda event: event.at_s)
         self._begun_s = time.monotonic()
 
+    def add(self, events: Sequence[LabEvent]) -> None:
+        """Also act on these."""
+        self._left = sorted([*self._left, *events], key=lambda event: event.at_s)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the job was started."""
+        return time.monotonic() - self._begun_s
+
     def act_on_due(self) -> None:
         """Act on the events whose moment has come."""
-        while self._left and self._left[0].at_s <= time.monotonic() - self._begun_s:
+        while self._left and self._left[0].at_s <= self.elapsed_s:
             self._left.pop(0).act()
 
 

@@ -119,9 +119,14 @@ def _write_all(target: int, data: bytes) -> None:
         data = data[os.write(target, data) :]
 
 
-def _record_failure(folder: Path, code: int, told_s: float | None) -> None:
+def pid_file(folder: Path, node: int, worker: int) -> Path:
+    """Where the keeper of a worker notes the process group of its command."""
+    return folder / f"pid-{node}-{worker}"
+
+
+def _record_failure(folder: Path, own_name: str, code: int, told_s: float | None) -> None:
     """Note the time of a failure, so that the lab can tell the first from those it caused."""
-    node, worker = os.environ["GROUP_RANK"], os.environ["LOCAL_RANK"]
+    node, worker = own_name.split(":")
     note = {
         "node": int(node),
         "worker": int(worker),
@@ -129,9 +134,12 @@ def _record_failure(folder: Path, code: int, told_s: float | None) -> None:
         "monotonic_s": time.monotonic(),
         "told_s": told_s,
     }
-    target = folder / f"failure-{node}-{worker}.json"
+    _write(folder / f"failure-{node}-{worker}.json", json.dumps(note))
+
+
+def _write(target: Path, text: str) -> None:
     partial = target.with_suffix(".partial")
-    partial.write_text(json.dumps(note))
+    partial.write_text(text)
     partial.replace(target)
 
 
@@ -146,20 +154,25 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--record", type=Path, required=True)
     parser.add_argument("--slow", action="append", default=[], metavar="NODE:WORKER=FACTOR")
+    parser.add_argument("--lab-node", help="The node's number, if torchrun does not know it")
     parser.add_argument("command", nargs="+")
     arguments = parser.parse_args()
-    own_name = f"{os.environ['GROUP_RANK']}:{os.environ['LOCAL_RANK']}"
+    node, worker = arguments.lab_node or os.environ["GROUP_RANK"], os.environ["LOCAL_RANK"]
+    own_name = f"{node}:{worker}"
     factors = dict(pair.split("=") for pair in arguments.slow)
     keeper = Keeper(arguments.command)
+    own_pid_file = pid_file(arguments.record, int(node), int(worker))
+    _write(own_pid_file, str(keeper.process.pid))
     if own_name in factors:
         threading.Thread(target=keeper.slow, args=[float(factors[own_name])], daemon=True).start()
     relays = keeper.relay(f"[node{own_name}] ".encode())
     code = _shell_code(keeper.process.wait())
+    own_pid_file.unlink(missing_ok=True)
     keeper.end_children()
     for relay in relays:
         relay.join()
     if code != 0:
-        _record_failure(arguments.record, code, keeper.told_s)
+        _record_failure(arguments.record, own_name, code, keeper.told_s)
     sys.exit(code)
 
 

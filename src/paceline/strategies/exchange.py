@@ -70,6 +70,7 @@ class Exchange:
         self._buffer_mode = replica.buffer_mode
         self._workers = workers
         self._representative = representative
+        self._absent: frozenset[int] = frozenset()
         self._rate = rate_bytes_per_s
         self._pending: Pending | None = workers.background.run(self._run, device=replica.device)
 
@@ -93,6 +94,7 @@ class Exchange:
         exchange.weights = copied(state["healthy"])
         exchange.is_measured = state["is_measured"]
         exchange._workers = workers
+        exchange._absent = frozenset(state.get("absent", ()))
         exchange._pending = None
         return exchange
 
@@ -107,6 +109,7 @@ class Exchange:
             "buffers": self.buffers,
             "healthy": self.weights,
             "is_measured": self.is_measured,
+            "absent": sorted(self._absent),
         }
 
     def wait(self) -> None:
@@ -136,7 +139,11 @@ class Exchange:
     def report_unhealthy(self) -> None:
         """Warn about nodes whose values were refused."""
         names = self._workers.node_names
-        refused = [name for name, ok in zip(names, self.weights.tolist(), strict=True) if not ok]
+        refused = [
+            names[node]
+            for node, weight in enumerate(self.weights.tolist())
+            if not weight and node not in self._absent
+        ]
         if refused:
             warnings.warn(
                 f"non-finite parameters from {', '.join(refused)} were refused in the exchange of "
@@ -149,8 +156,13 @@ class Exchange:
         is_healthy = all(_is_finite(flat) for flat in self.sent)
         for wire, flat in zip(self.fragment.wires, self.sent, strict=True):
             wire.prepare(flat, is_healthy=is_healthy)
-        if self._workers.node.rank == self._representative:
-            self._talk_across(is_healthy)
+
+        def talk() -> None:
+            if self._workers.node.rank == self._representative:
+                self._talk_across(is_healthy)
+
+        self._workers.background.cross(talk)
+        self._absent = self._workers.background.absent
         self._pass_on_in_node()
 
     def _talk_across(self, is_healthy: bool) -> None:

@@ -63,6 +63,7 @@ class PostLocalSgd(LocalSgd):
     """
 
     summary = "average every gradient at first, then parameters every few steps"
+    survives = False  # its first steps average gradients over all nodes
 
     def __init__(
         self,

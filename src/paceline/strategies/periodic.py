@@ -6,6 +6,7 @@ every ``period`` steps and is merged ``delay`` steps later.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from typing import Any, Literal
@@ -22,7 +23,7 @@ from paceline.strategies.saved_state import check_sizes, count, no_errors
 from paceline.strategies.schedule import Phase, Schedule
 from paceline.strategies.strategy import Strategy
 from paceline.strategies.wire import WireName, make_wire
-from paceline.teams import Pending, Team, Workers
+from paceline.teams import Pending, Team, TeamError, Workers
 
 Weighting = Literal["workers", "nodes"]
 
@@ -41,6 +42,7 @@ class Periodic(Strategy):
 
     """
 
+    survives = True
     period: int = 1
     """Steps from one exchange of a fragment to its next."""
     delay: int = 0
@@ -304,7 +306,8 @@ class Periodic(Strategy):
         super().load_state_dict(state)
         # What is under way works on the wires, which are about to change.
         for exchange in self._in_flight.values():
-            exchange.wait()
+            with contextlib.suppress(TeamError):  # what has failed does nothing any more
+                exchange.wait()
         self._num_exchanges = state["num_exchanges"]
         self._last_starts = list(state["last_starts"])
         self._is_settled = state["is_settled"]

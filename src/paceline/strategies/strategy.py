@@ -35,6 +35,9 @@ class Strategy:
     """About how many bytes of gradients :meth:`bucket_ready` gets at once."""
     chooses: ClassVar[bool] = False
     """Whether it only picks one of the others (:meth:`pick`) and lets that one train."""
+    survives: ClassVar[bool] = False
+    """Whether the other nodes can go on when one is lost: nodes meet in ``background.cross`` and
+    in collectives of the world alone, and those after steps, and at the end."""
     options: Options
     """What the constructor was given, validated, and the defaults."""
 

@@ -80,6 +80,19 @@ class Background:
         """Another background with a thread of its own, for what must not wait behind this one."""
         return Background(node=self.node, across=self.across, watch=self.watch)
 
+    def cross(self, work: Callable[[], None]) -> None:
+        """Do what talks to other nodes; called from background work, on all workers of a node.
+
+        Where nodes may be lost, this does it again with those that are left. The function must
+        give the same when it is called again.
+        """
+        work()
+
+    @property
+    def absent(self) -> frozenset[int]:
+        """The nodes that did not take part in the last :meth:`cross`; called from there."""
+        return frozenset()
+
     def pause(self, seconds: float) -> None:
         """Leave the links to others for a while; called from background work."""
         time.sleep(seconds)

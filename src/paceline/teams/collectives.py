@@ -32,6 +32,15 @@ class MessageBackground(Background):
         """Run a function after all background work that was requested before it."""
         return self.inner.run(work, device=device)
 
+    def cross(self, work: Callable[[], None]) -> None:
+        """Do what talks to other nodes."""
+        self.inner.cross(work)
+
+    @property
+    def absent(self) -> frozenset[int]:
+        """The nodes that did not take part in the last :meth:`cross`."""
+        return self.inner.absent
+
     def pause(self, seconds: float) -> None:
         """Leave the links to others for a while."""
         self.inner.pause(seconds)

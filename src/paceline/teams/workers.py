@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, Store
@@ -26,6 +27,9 @@ from paceline.teams.launcher import Place, find_place
 from paceline.teams.store_watch import StoreWatch
 from paceline.teams.team import Team
 from paceline.teams.watch import Call, Watch
+
+if TYPE_CHECKING:
+    from paceline.teams.survivors import Survivors
 
 _TIMEOUT_S = 600.0
 _CONNECT_S = 30.0
@@ -50,6 +54,8 @@ class Workers:
     """Seconds since some moment; virtual seconds in a rehearsal."""
     watch: Watch = field(default_factory=Watch, repr=False)
     """Who waits where; says who has not come."""
+    survivors: Survivors | None = field(default=None, repr=False)
+    """Where nodes may be lost and come back: how they do."""
     _groups: Groups | None = field(default=None, repr=False)
     _teams: tuple[GroupTeam, ...] = field(default=(), repr=False)
 
@@ -97,6 +103,8 @@ class Workers:
         Nothing is said to the other workers, which may be busy or gone. The default process group
         stays as it is.
         """
+        if self.survivors is not None:
+            self.survivors.close()
         if self._groups is None:
             self.background.close()
             return
@@ -128,7 +136,7 @@ def find_workers(
     """
     place = find_place(environment)
     if not dist.is_initialized():
-        _initialise(place, backend, timeout_s, environment)
+        initialise(place, backend, timeout_s, environment)
     nodes = _nodes_of_mesh(mesh) if mesh is not None else _nodes_of_job(place)
     return form_workers(nodes, timeout_s=timeout_s, environment=environment)
 
@@ -138,6 +146,7 @@ def form_workers(
     *,
     timeout_s: float | None = None,
     environment: Mapping[str, str] = os.environ,
+    first_node: int = 0,
 ) -> Workers:
     """Form the teams of a job. All workers call it.
 
@@ -145,6 +154,7 @@ def form_workers(
         nodes: The ranks of each node's workers.
         timeout_s: How long a worker waits for the others; by default the process group's timeout.
         environment: Where a lab says which links it emulates.
+        first_node: The number of the first node, where this job is a part of a larger one.
 
     """
     if timeout_s is not None and not timeout_s > 0:
@@ -160,7 +170,7 @@ def form_workers(
     most = max(len(ranks) for ranks in nodes)
     columns = [[ranks[i] for ranks in nodes if i < len(ranks)] for i in range(most)]
     own_node = next(i for i, ranks in enumerate(nodes) if dist.get_rank() in ranks)
-    link = link_of_node(environment, own_node)
+    link = link_of_node(environment, first_node + own_node)
 
     groups = Groups(timeout_s)
     teams: list[GroupTeam] = []
@@ -173,7 +183,7 @@ def form_workers(
         "background across": columns,
     }
     made = {name: groups.make(partition) for name, partition in partitions.items()}
-    node_names, watch = _meet(nodes, columns, groups)
+    node_names, watch = _meet(nodes, columns, groups, first_node)
 
     def team(name: str) -> Team:
         plain = GroupTeam(made[name], name=name, watch=watch)
@@ -202,14 +212,19 @@ def form_workers(
 
 
 def _meet(
-    nodes: Sequence[Sequence[int]], columns: Sequence[Sequence[int]], groups: Groups
+    nodes: Sequence[Sequence[int]],
+    columns: Sequence[Sequence[int]],
+    groups: Groups,
+    first_node: int,
 ) -> tuple[tuple[str, ...], Watch]:
     """Learn who the others are: what to call each node in a message, and how to watch them."""
     rank, num_workers = dist.get_rank(), dist.get_world_size()
     told: list[tuple[str, str, Member] | None] = [None] * num_workers
     dist.all_gather_object(told, (uuid.uuid4().hex, socket.gethostname(), Member.own(rank)))
     met = [each for each in told if each is not None]
-    node_names = tuple(f"node {i} ({met[ranks[0]][1]})" for i, ranks in enumerate(nodes))
+    node_names = tuple(
+        f"node {i} ({met[ranks[0]][1]})" for i, ranks in enumerate(nodes, start=first_node)
+    )
     if num_workers == 1:
         return node_names, Watch()
     # All have just left the gathering, so this is the same moment for everybody.
@@ -246,9 +261,10 @@ def _is_speaker(nodes: Sequence[Sequence[int]], own_node: int, rank: int) -> boo
     return is_heard and nodes[own_node].index(rank) < 2
 
 
-def _initialise(
+def initialise(
     place: Place, backend: str | None, timeout_s: float | None, environment: Mapping[str, str]
 ) -> None:
+    """Initialise ``torch.distributed`` for the workers that a launcher started."""
     store: Store
     timeout = timedelta(seconds=_TIMEOUT_S if timeout_s is None else timeout_s)
     if "MASTER_ADDR" in environment:

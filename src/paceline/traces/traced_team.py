@@ -225,6 +225,15 @@ class TracedBackground(Background):
         pending = self.inner.run(lambda: self._inner_observer.run(work), device=device)
         return WatchedPending(pending, self.observer)
 
+    def cross(self, work: Callable[[], None]) -> None:
+        """Do what talks to other nodes."""
+        self.inner.cross(work)
+
+    @property
+    def absent(self) -> frozenset[int]:
+        """The nodes that did not take part in the last :meth:`cross`."""
+        return self.inner.absent
+
     def pause(self, seconds: float) -> None:
         """Leave the links to others for a while."""
         self.inner.pause(seconds)

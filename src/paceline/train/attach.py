@@ -15,6 +15,7 @@ from paceline.strategies import Strategy, make_strategy
 from paceline.strategies.replica import BufferMode
 from paceline.teams import CollectiveName, Workers, find_workers, with_collective
 from paceline.teams.collectives import check_collective
+from paceline.teams.survivors import find_surviving_workers
 from paceline.traces.traced_team import traced_workers
 from paceline.traces.tracer import Tracer
 from paceline.train import guard
@@ -38,6 +39,7 @@ def attach(
     trace: str | Path | None = None,
     trace_steps: tuple[int, int] = (10, 30),
     check: bool = False,
+    survive: bool = False,
     enabled: bool = True,
     **options: Any,
 ) -> Pace:
@@ -69,6 +71,9 @@ def attach(
         check: Compare before every collective that all workers begin the same one, and name the
             first difference: for strategies of your own. It costs a small message each time.
             Without it, workers that wait for each other are still found, after a while.
+        survive: Go on when a node is lost, and take it back when it returns. Each node is then
+            started on its own; see the guide "Survive the loss of a node". For strategies whose
+            nodes train on their own between exchanges: local SGD, DiLoCo, DASO, SlowMo.
         enabled: ``False`` makes everything a no-op, so that one script trains with and without
             paceline. No process group is started.
         **options: The strategy's options, where it is given by name: ``attach(model, optimizer,
@@ -92,13 +97,17 @@ def attach(
             "workers that exist have their timeout: leave timeout= out here, and give it to "
             "find_workers(timeout_s=...)"
         )
+    if survive:
+        _check_survival(chosen, workers, collective=collective, trace=trace, check=check)
     guard.check_model(model)
     if optimizer is not None:
         guard.check_optimizers(model, optimizers)
     guard.claim(list(model.parameters()), chosen)
     own_workers = None
     try:
-        if not isinstance(workers, Workers):
+        if survive:
+            workers = own_workers = find_surviving_workers(timeout_s=timeout_s)
+        elif not isinstance(workers, Workers):
             workers = own_workers = find_workers(workers, timeout_s=timeout_s)
         workers.watch.is_checking = check
         workers = with_collective(workers, collective, device=device)
@@ -123,6 +132,23 @@ def attach(
         if own_workers is not None:
             own_workers.close()
         raise
+
+
+def _check_survival(strategy: Strategy, workers: object, **others: object) -> None:
+    """Refuse what does not go together with nodes that may be lost."""
+    if not strategy.survives:
+        raise ValueError(
+            f"{type(strategy).__name__} needs all nodes at every step and cannot survive the loss "
+            "of one; use local-sgd, diloco, daso or slowmo"
+        )
+    if getattr(strategy.options, "wire", "fp32") != "fp32":
+        raise ValueError("survive=True needs wire='fp32': a narrow wire keeps what others sent")
+    if workers is not None:
+        raise ValueError("survive=True finds the workers by itself; leave workers= out")
+    usual = {"collective": "backend", "trace": None, "check": False}
+    for name, value in others.items():
+        if value != usual[name]:
+            raise ValueError(f"survive=True does not go together with {name}={value!r}")
 
 
 def _seconds(timeout: float | timedelta | None) -> float | None:

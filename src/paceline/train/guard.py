@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
 from paceline.strategies import Strategy
+from paceline.teams import Workers
 
 # Which strategy each attached parameter belongs to, and the strategies that were ever attached.
 _claims: WeakIdKeyDictionary = WeakIdKeyDictionary()
@@ -163,6 +164,15 @@ def foreign_parameters(
         for parameter in group["params"]
         if parameter.requires_grad and parameter not in known
     ]
+
+
+def refuse_if_surviving(workers: Workers, what: str) -> None:
+    """Refuse what needs all workers, where some may be lost."""
+    if workers.survivors is not None:
+        raise ValueError(
+            f"{what} needs all workers, and with survive=True some may be lost; share the data by "
+            "pace.workers.world.rank and pace.workers.world.size, which stay the same"
+        )
 
 
 def claim(parameters: Sequence[nn.Parameter], strategy: Strategy) -> None:

@@ -100,8 +100,9 @@ class IdlePace(Pace):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """There is no state."""
 
-    def _before_save(self) -> None:
+    def _before_save(self) -> bool:
         """No step is open."""
+        return True
 
     def _after_load(self) -> None:
         """Nothing was finished."""

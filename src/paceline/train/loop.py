@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from paceline.strategies import Replica, Strategy
 from paceline.strategies.equality import take_over
 from paceline.teams import Team
+from paceline.teams.crossing import LeftBehindError
 from paceline.train import guard
 from paceline.train.batch_norm import local_statistics
 from paceline.train.gradients import Gradients
@@ -20,6 +21,7 @@ from paceline.train.joining import Joining, Moment
 from paceline.train.meter import Meter
 from paceline.train.objective import Objective
 from paceline.train.optimizer_steps import Closure, OptimizerSteps
+from paceline.train.returning import Returning
 from paceline.train.skipped_steps import SkippedSteps
 
 
@@ -48,6 +50,8 @@ class Loop:
         self._buffers_before: list[torch.Tensor] = []
         self.when_computed: list[Callable[[], None]] = []
         """Called at the end of each backward pass, before anybody is waited for."""
+        self.returning: Returning | None = None
+        """Where nodes may be lost: how they come back."""
         self.is_finished = False
         """Whether the strategy has finished, and no step was taken since."""
         self.gradients = Gradients(
@@ -222,14 +226,30 @@ class Loop:
         self._meter.enter("merge")
         if self._joining is not None:
             self._joining.share_in_node()
-        self._strategy.after_step()
+        self._react_to_step()
         self._meter.end_step()
         if self._metric is not None and self._strategy.step % self._report_every == 0:
             is_active = self._joining is None or self._joining.is_active
             self._report(self._metric() if is_active else 0.0)
 
+    def _react_to_step(self) -> None:
+        if self.returning is None:
+            self._strategy.after_step()
+            return
+        try:
+            self._strategy.after_step()
+            self.returning.let_in()
+        except LeftBehindError:
+            self.returning.come_back()
+
     def _report(self, metric: float) -> None:
-        agreed = self._mean_of(metric)
+        try:
+            agreed = self._mean_of(metric)
+        except LeftBehindError:
+            if self.returning is None:
+                raise
+            self.returning.come_back()
+            return
         self._strategy.report(agreed)
         self._meter.log_metric(agreed)
 

@@ -33,6 +33,7 @@ from paceline.train.meter import Meter
 from paceline.train.monitor import Monitor
 from paceline.train.objective import Interval, Objective, make_objective
 from paceline.train.resumable import Resumable
+from paceline.train.returning import Returning
 from paceline.train.stats import Stats
 
 
@@ -90,6 +91,11 @@ class Pace(Resumable):
         bind_batch_norms(model, strategy)
         self._loaders = Loaders()
         self._mean_count: float | None = None
+        if workers.survivors is not None:
+            returning = Returning(workers, self._contents, described)
+            if workers.survivors.is_new:
+                returning.come_back()
+            self._loop.returning = returning
         self._meter.start()
 
     @property
@@ -134,6 +140,7 @@ class Pace(Resumable):
 
         Each step costs a few small messages among all workers, so use it only where it is needed.
         """
+        guard.refuse_if_surviving(self.workers, "join()")
         return self._loop.join()
 
     def objective(
@@ -162,6 +169,7 @@ class Pace(Resumable):
             batch_size: The most samples that this worker computes at once, to save memory.
 
         """
+        guard.refuse_if_surviving(self.workers, "objective()")
         return make_objective(
             loss_fn,
             data,
@@ -224,6 +232,7 @@ class Pace(Resumable):
             **options: Further options of torch's ``DataLoader``, such as ``num_workers``.
 
         """
+        guard.refuse_if_surviving(self.workers, "loader()")
         made = make_loader(
             self._loader_host(),
             dataset,
@@ -264,6 +273,7 @@ class Pace(Resumable):
             count: Samples or tokens of this worker's batch; may be 0.
 
         """
+        guard.refuse_if_surviving(self.workers, "weigh()")
         if not 0 <= count < math.inf:
             raise ValueError(f"a batch cannot count {count}; give its samples or tokens")
         if self._mean_count is None:
@@ -352,9 +362,10 @@ class Pace(Resumable):
         load_strategy_state(self.strategy, state)
         self._loop.is_finished = False
 
-    def _before_save(self) -> None:
+    def _before_save(self) -> bool:
         self._loop.refuse_inside_join("save()")
         self._loop.close_step()
+        return self._loop.returning is None or self._loop.returning.are_all_here()
 
     def _after_load(self) -> None:
         self._loop.is_finished = False

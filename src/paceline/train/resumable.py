@@ -24,8 +24,9 @@ class Resumable(ABC):
     @abstractmethod
     def _contents(self) -> Contents: ...
 
-    def _before_save(self) -> None:  # noqa: B027
-        """A save begins."""
+    def _before_save(self) -> bool:
+        """A save begins; whether it may."""
+        return True
 
     def _after_load(self) -> None:  # noqa: B027
         """A checkpoint was loaded."""
@@ -65,7 +66,10 @@ class Resumable(ABC):
                 what this returns.
 
         """
-        self._before_save()
+        if not self._before_save():
+            nothing: Future[None] = Future()
+            nothing.set_result(None)
+            return nothing
         return self._saver.save(folder, self._contents(), extra=extra, background=background)
 
     def load(
