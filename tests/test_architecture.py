@@ -27,6 +27,7 @@ ORDER = (
     "studies",
     "lab",
     "race",
+    "doctor",
     "cli",
 )
 # Folders that may know less than the order would let them.
