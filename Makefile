@@ -37,7 +37,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV) || { \
 	  echo 'The venv module is missing; install it (Debian/Ubuntu: apt-get install python3-venv).' >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab,tensorboard,docs,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab,tensorboard,wandb,mlflow,docs,dev]'
 	touch $@
 
 # Reports are tested in Debian's chromium; where there is none, these tests are skipped.

@@ -27,6 +27,7 @@ ORDER = (
     "studies",
     "lab",
     "race",
+    "integrations",
     "doctor",
     "cli",
 )

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     )
     from paceline.collectives import Route, Topology, collective_s
     from paceline.collectives.topology import topology_of
+    from paceline.integrations.mlflow import MlflowLogger
+    from paceline.integrations.tensorboard import TensorBoardLogger
+    from paceline.integrations.wandb import WandbLogger
     from paceline.kernels import KernelModel, load_kernel_model, load_profile
     from paceline.lab.lab import Lab
     from paceline.lab.layout import lay_out
@@ -93,7 +96,9 @@ if TYPE_CHECKING:
     from paceline.traces import Span, read_trace
     from paceline.train import (
         CheckpointError,
+        Forecast,
         Loader,
+        Logger,
         Objective,
         Pace,
         Stats,
@@ -113,6 +118,9 @@ _HOMES = {
         ),
         "paceline.collectives": "Route Topology collective_s",
         "paceline.collectives.topology": "topology_of",
+        "paceline.integrations.mlflow": "MlflowLogger",
+        "paceline.integrations.tensorboard": "TensorBoardLogger",
+        "paceline.integrations.wandb": "WandbLogger",
         "paceline.kernels": "KernelModel load_kernel_model load_profile",
         "paceline.lab.lab": "Lab",
         "paceline.lab.layout": "lay_out",
@@ -137,7 +145,8 @@ _HOMES = {
         "paceline.teams": "Op Pending Team TeamError Workers find_workers with_collective",
         "paceline.traces": "Span read_trace",
         "paceline.train": (
-            "CheckpointError Loader Objective Pace Stats SyncBatchNorm attach share_batch"
+            "CheckpointError Forecast Loader Logger Objective Pace Stats SyncBatchNorm attach "
+            "share_batch"
         ),
     }.items()
     for name in names.split()
@@ -155,6 +164,7 @@ __all__ = [
     "Demo",
     "Device",
     "Diloco",
+    "Forecast",
     "Gossip",
     "Host",
     "HostSpeed",
@@ -164,7 +174,9 @@ __all__ = [
     "Link",
     "Loader",
     "LocalSgd",
+    "Logger",
     "MixedPrediction",
+    "MlflowLogger",
     "Node",
     "Objective",
     "Op",
@@ -198,9 +210,11 @@ __all__ = [
     "SyncHierarchical",
     "Team",
     "TeamError",
+    "TensorBoardLogger",
     "Timeline",
     "Topology",
     "TraceComparison",
+    "WandbLogger",
     "Workers",
     "__version__",
     "advise",
