@@ -35,6 +35,8 @@ class Strategy:
     """About how many bytes of gradients :meth:`bucket_ready` gets at once."""
     chooses: ClassVar[bool] = False
     """Whether it only picks one of the others (:meth:`pick`) and lets that one train."""
+    takes_shards: ClassVar[bool] = False
+    """Whether it treats every value alone, and so can train a part of each parameter (FSDP2)."""
     options: Options
     """What the constructor was given, validated, and the defaults."""
 

@@ -14,6 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from paceline.strategies import Replica, Strategy
+from paceline.strategies.buffers import settle_buffers
 from paceline.strategies.equality import take_over
 from paceline.strategies.replica import BufferMode
 from paceline.teams import Workers
@@ -34,7 +35,10 @@ from paceline.train.loop import Loop
 from paceline.train.meter import Meter
 from paceline.train.monitor import Monitor
 from paceline.train.objective import Interval, Objective, make_objective
+from paceline.train.sharding import gather_no_more, has_shards, refuse_shards, shard_workers
 from paceline.train.stats import Stats
+
+_SAVE_SHARDS = "use torch.distributed.checkpoint for model and optimizer, after finish()"
 
 
 class Pace:
@@ -46,6 +50,8 @@ class Pace:
         stats: Where the time goes, and what is communicated.
 
     """
+
+    _is_sharded = False
 
     def __init__(
         self,
@@ -71,13 +77,17 @@ class Pace:
             "report_every": report_every if metric else None,
             "trace": tracer is not None,
         }
+        gather_no_more(model)
+        self._is_sharded = has_shards(model)
         self._replica = Replica(model, buffers=buffers, optimizers=optimizers)
         described = fingerprint(model, optimizers, strategy, settings)
         check_agreement(described, workers, self._replica.device)
-        take_over([*model.parameters(), *model.buffers()], workers.world, 0)
+        seen = shard_workers(model, strategy, workers) if self._is_sharded else workers
+        take_over(model.parameters(), seen.world, 0)
+        take_over(model.buffers(), workers.world, 0)
         if self._optimizers:
-            level_optimizers(self._optimizers, workers.world)
-        strategy.start(self._replica, workers)
+            level_optimizers(self._optimizers, seen.world)
+        strategy.start(self._replica, seen)
         self._meter = Meter(strategy, workers, monitor=monitor, tracer=tracer)
         self._loop = Loop(
             model,
@@ -162,6 +172,7 @@ class Pace:
             batch_size: The most samples that this worker computes at once, to save memory.
 
         """
+        refuse_shards(self._is_sharded, "an objective", "attach one that is whole on every worker")
         return make_objective(
             loss_fn,
             data,
@@ -224,6 +235,7 @@ class Pace:
             **options: Further options of torch's ``DataLoader``, such as ``num_workers``.
 
         """
+        refuse_shards(self._is_sharded, "loader()", "use DistributedSampler, with equal batches")
         made = make_loader(
             self._loader_host(),
             dataset,
@@ -308,12 +320,16 @@ class Pace:
         self._loop.refuse_inside_join("finish()")
         self._loop.close_step(are_dropped=False)
         self.workers.watch.meet("finish()")
+        gather_no_more(self._model)
         if not self._loop.is_finished:
             self._meter.finish()
             self._loop.is_finished = True
-        level_models(self._replica, self.workers.world)
+        world = self.strategy.workers.world
+        level_models(self._replica, world)
+        if self._is_sharded:
+            settle_buffers(self._replica, self.workers.world)
         if optimizer_state and self._optimizers:
-            states.average(self._optimizers, self.workers.world)
+            states.average(self._optimizers, world)
         self._meter.flush()
 
     def detach(self) -> None:
@@ -355,6 +371,7 @@ class Pace:
             folder: Where to write: on a disk that all workers share, or each node's own.
 
         """
+        refuse_shards(self._is_sharded, "save()", _SAVE_SHARDS)
         self._loop.refuse_inside_join("save()")
         self._loop.close_step()
         save_checkpoint(folder, self._contents())
@@ -370,6 +387,7 @@ class Pace:
             missing_ok: Whether to do nothing where there is no complete save yet.
 
         """
+        refuse_shards(self._is_sharded, "load()", _SAVE_SHARDS)
         load_checkpoint(folder, self._contents(), missing_ok=missing_ok)
         self._loop.is_finished = False
 
