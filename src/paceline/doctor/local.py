@@ -9,8 +9,8 @@ from paceline.doctor.finding import Finding, broken, note, ok, warning
 
 _LEAST_SHARED_MEMORY = 1 << 30
 _LEAST_OPEN_FILES = 4096
-TESTED_TORCH = ((2, 10), (2, 13))
-"""The oldest and the newest torch that the tests have run with."""
+TESTED_TORCH = (2, 13)
+"""The torch that the tests run with; docs/reference/compatibility.md has the table."""
 
 
 def check_backends(facts: Facts, *, num_local: int) -> Iterator[Finding]:
@@ -53,13 +53,12 @@ def check_versions(facts: Facts) -> Iterator[Finding]:
     shown = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
     yield ok("versions", shown)
     release = tuple(map(int, facts.versions["torch"].split("+")[0].split(".")[:2]))
-    if not TESTED_TORCH[0] <= release <= TESTED_TORCH[1]:
-        oldest, newest = (".".join(map(str, each)) for each in TESTED_TORCH)
+    if release != TESTED_TORCH:
+        tested = ".".join(map(str, TESTED_TORCH))
         yield note(
             "versions",
-            f"paceline's tests have run with torch {oldest} to {newest}, not with "
-            f"{facts.versions['torch']}",
-            f"install torch {newest} if something fails",
+            f"paceline's tests run with torch {tested}, not with {facts.versions['torch']}",
+            f"install torch {tested} if something fails",
         )
     missing = [
         extra

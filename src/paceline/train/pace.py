@@ -19,7 +19,7 @@ from paceline.strategies.equality import take_over
 from paceline.strategies.replica import BufferMode
 from paceline.teams import Workers
 from paceline.traces.tracer import Tracer
-from paceline.train import guard
+from paceline.train import guard, sharding
 from paceline.train import optimizer_state as states
 from paceline.train.batch_norm import bind_batch_norms, release_batch_norms
 from paceline.train.checkpoint import load_checkpoint, save_checkpoint
@@ -37,8 +37,6 @@ from paceline.train.monitor import Monitor
 from paceline.train.objective import Interval, Objective, make_objective
 from paceline.train.sharding import gather_no_more, has_shards, refuse_shards, shard_workers
 from paceline.train.stats import Stats
-
-_SAVE_SHARDS = "use torch.distributed.checkpoint for model and optimizer, after finish()"
 
 
 class Pace:
@@ -371,7 +369,7 @@ class Pace:
             folder: Where to write: on a disk that all workers share, or each node's own.
 
         """
-        refuse_shards(self._is_sharded, "save()", _SAVE_SHARDS)
+        refuse_shards(self._is_sharded, "save()", sharding.SAVE_INSTEAD)
         self._loop.refuse_inside_join("save()")
         self._loop.close_step()
         save_checkpoint(folder, self._contents())
@@ -387,7 +385,7 @@ class Pace:
             missing_ok: Whether to do nothing where there is no complete save yet.
 
         """
-        refuse_shards(self._is_sharded, "load()", _SAVE_SHARDS)
+        refuse_shards(self._is_sharded, "load()", sharding.SAVE_INSTEAD)
         load_checkpoint(folder, self._contents(), missing_ok=missing_ok)
         self._loop.is_finished = False
 

@@ -13,6 +13,7 @@ from paceline.teams import Workers
 from paceline.teams.shards import workers_of_shards
 from paceline.train.batch_norm import SyncBatchNorm
 
+SAVE_INSTEAD = "use torch.distributed.checkpoint for model and optimizer, after finish()"
 _MESH = (
     'init_device_mesh(device, (nodes, workers), mesh_dim_names=("node", "shard"))["shard"], as '
     "fully_shard(model, mesh=...)"
@@ -110,14 +111,14 @@ def _listed(numbers: list[int] | tuple[int, ...]) -> str:
     return ", ".join(map(str, numbers))
 
 
-def refuse_shards(is_sharded: bool, what: str, instead: str) -> None:
+def refuse_shards(are_there: bool, what: str, instead: str) -> None:
     """Refuse what does not work with a sharded model.
 
     Args:
-        is_sharded: Whether the model is.
+        are_there: Whether the model is sharded.
         what: What was asked for.
         instead: What to do.
 
     """
-    if is_sharded:
+    if are_there:
         raise ValueError(f"{what} does not work with a model that is sharded; {instead}")
