@@ -53,7 +53,7 @@ wheel:
 
 # The wheel in an empty environment, and the quick start from it; minutes, and a package index.
 wheel-check:
-	PYTHON=$(PYTHON) .ci/wheel
+	PYTHON=$(PYTHON) TORCH=$(or $(TORCH),2.13.0) .ci/wheel
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build runs
