@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types docs tests setup browser clean
+.PHONY: demo test lint types docs tests setup browser wheel wheel-check clean
 
 demo: setup
 	$(BIN)/paceline predict small-cnn --cluster lab-2x2 --compare
@@ -39,7 +39,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV) || { \
 	  echo 'The venv module is missing; install it (Debian/Ubuntu: apt-get install python3-venv).' >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab,survive,tensorboard,hf,lightning,docs,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab,survive,tensorboard,wandb,mlflow,hf,lightning,docs,dev]'
 	touch $@
 
 # Reports are tested in Debian's chromium; where there is none, these tests are skipped.
@@ -47,6 +47,15 @@ browser:
 	@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \
 	  && apt-get update --quiet && apt-get install --quiet --yes --no-install-recommends chromium; } \
 	  || echo 'There is no chromium: the tests of reports in a browser are skipped.' >&2
+
+# Into build/wheel.
+wheel:
+	rm -rf build/wheel
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+
+# The wheel in an empty environment, and the quick start from it; minutes, and a package index.
+wheel-check:
+	PYTHON=$(PYTHON) TORCH=$(or $(TORCH),2.13.0) .ci/wheel
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build runs

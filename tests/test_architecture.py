@@ -28,6 +28,7 @@ ORDER = (
     "lab",
     "race",
     "integrations",
+    "doctor",
     "cli",
 )
 # Folders that may know less than the order would let them.

@@ -21,6 +21,8 @@ HEAVY = (
     "pyroute2",
     "sklearn",
     "tensorboard",
+    "wandb",
+    "mlflow",
     "paceline.cli",
 )
 ROOT = Path(__file__).parents[1]

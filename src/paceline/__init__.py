@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     )
     from paceline.collectives import Route, Topology, collective_s
     from paceline.collectives.topology import topology_of
+    from paceline.integrations.mlflow import MlflowLogger
+    from paceline.integrations.tensorboard import TensorBoardLogger
+    from paceline.integrations.wandb import WandbLogger
     from paceline.kernels import KernelModel, load_kernel_model, load_profile
     from paceline.lab.faults import Fault, parse_fault
     from paceline.lab.lab import Lab
@@ -95,7 +98,9 @@ if TYPE_CHECKING:
     from paceline.traces import Span, read_trace
     from paceline.train import (
         CheckpointError,
+        Forecast,
         Loader,
+        Logger,
         Objective,
         Pace,
         Stats,
@@ -115,6 +120,9 @@ _HOMES = {
         ),
         "paceline.collectives": "Route Topology collective_s",
         "paceline.collectives.topology": "topology_of",
+        "paceline.integrations.mlflow": "MlflowLogger",
+        "paceline.integrations.tensorboard": "TensorBoardLogger",
+        "paceline.integrations.wandb": "WandbLogger",
         "paceline.kernels": "KernelModel load_kernel_model load_profile",
         "paceline.lab.faults": "Fault parse_fault",
         "paceline.lab.lab": "Lab",
@@ -141,7 +149,8 @@ _HOMES = {
         "paceline.teams.meeting": "MeetingServer MeetingSettings",
         "paceline.traces": "Span read_trace",
         "paceline.train": (
-            "CheckpointError Loader Objective Pace Stats SyncBatchNorm attach share_batch"
+            "CheckpointError Forecast Loader Logger Objective Pace Stats SyncBatchNorm attach "
+            "share_batch"
         ),
     }.items()
     for name in names.split()
@@ -160,6 +169,7 @@ __all__ = [
     "Device",
     "Diloco",
     "Fault",
+    "Forecast",
     "Gossip",
     "Host",
     "HostSpeed",
@@ -169,9 +179,11 @@ __all__ = [
     "Link",
     "Loader",
     "LocalSgd",
+    "Logger",
     "MeetingServer",
     "MeetingSettings",
     "MixedPrediction",
+    "MlflowLogger",
     "Node",
     "Objective",
     "Op",
@@ -205,9 +217,11 @@ __all__ = [
     "SyncHierarchical",
     "Team",
     "TeamError",
+    "TensorBoardLogger",
     "Timeline",
     "Topology",
     "TraceComparison",
+    "WandbLogger",
     "Workers",
     "__version__",
     "advise",

@@ -95,7 +95,8 @@ def test_the_first_worker_writes_tensorboard_files(tmp_path: Path, ending: str) 
     events.Reload()
     tags = {tag.removeprefix("paceline/") for tag in events.Tags()["scalars"]}
     parts = {"step_s", "compute_s", "waiting_s", "merging_s"}
-    assert tags == parts | {"metric", "period", "delay", "phase"}
+    sent = {"bytes_world", "bytes_node", "bytes_across"}
+    assert tags == parts | sent | {"metric", "period", "delay", "phase"}
     by_step = {event.step: event.value for event in events.Scalars("paceline/step_s")}
     assert sorted(by_step) == [1, 2, 3, 4, 5, 6]
     assert [(event.step, event.value) for event in events.Scalars("paceline/metric")] == [(6, 0.75)]

@@ -11,6 +11,7 @@ from paceline.cli import (
     advise,
     cluster,
     device,
+    doctor,
     explore,
     fit,
     frame,
@@ -38,6 +39,7 @@ app.add_typer(lab.app, name="lab")
 app.add_typer(measure.app, name="measure")
 app.add_typer(trace.app, name="trace")
 advise.register(app)
+doctor.register(app)
 explore.register(app)
 fit.register(app)
 host.register(measure.app)

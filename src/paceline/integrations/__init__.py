@@ -1,1 +1,1 @@
-"""Other libraries' training loops with paceline's strategies; each module needs its library."""
+"""Other libraries that people train with; each file needs its library, nothing needs them."""

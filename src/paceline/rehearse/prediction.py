@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from paceline.rehearse.run import Run
+from paceline.train.forecast import Forecast
 
 Bottleneck = Literal["arithmetic", "memory bandwidth", "host", "communication"]
 
@@ -71,6 +72,24 @@ class Prediction:
         return (
             self.step_s * max(0.0, 1 - self.uncertainty),
             self.step_s * (1 + self.uncertainty),
+        )
+
+    def forecast(self, *, price_per_hour: float | None = None) -> Forecast:
+        """What a run is expected to take, for the loggers of :func:`paceline.attach`.
+
+        Args:
+            price_per_hour: US dollars for the whole cluster; by default the price that the cluster
+                of the prediction has, where the number of samples was given.
+
+        """
+        if self.run is None:
+            return Forecast(step_s=self.step_s, price_per_hour=price_per_hour)
+        if price_per_hour is None and self.run.dollars is not None:
+            price_per_hour = self.run.dollars / self.run.seconds * 3600
+        return Forecast(
+            step_s=self.run.mean_step_s,
+            total_steps=self.run.num_steps,
+            price_per_hour=price_per_hour,
         )
 
     def to_dict(self) -> dict[str, Any]:

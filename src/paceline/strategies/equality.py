@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from paceline.strategies.layout import lay_out
+from paceline.strategies.local import local
 from paceline.teams import Team
 
 _CHUNK_WORDS = 1 << 20
@@ -16,7 +17,7 @@ _MULTIPLIER = -7046029254386353131
 
 def checksum(tensor: torch.Tensor) -> torch.Tensor:
     """A number that equal bits in equal order share, and others all but never do."""
-    data = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    data = local(tensor.detach()).contiguous().view(-1).view(torch.uint8)
     words = torch.nn.functional.pad(data, (0, -data.numel() % 8)).view(torch.int64)
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
     for start in range(0, words.numel(), _CHUNK_WORDS):
@@ -75,7 +76,7 @@ def take_over(tensors: Iterable[torch.Tensor], team: Team, source: int) -> None:
         return
     groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     for tensor in tensors:
-        groups.setdefault((tensor.device, tensor.dtype), []).append(tensor.detach())
+        groups.setdefault((tensor.device, tensor.dtype), []).append(local(tensor.detach()))
     started = []
     for group in groups.values():
         flat = torch.cat([tensor.reshape(-1) for tensor in group])

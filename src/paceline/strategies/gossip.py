@@ -27,6 +27,7 @@ class Gossip(Strategy):
 
     """
 
+    takes_shards = True
     summary = "average parameters between two nodes at a time"
 
     def __init__(self, *, period: Count = 4, seed: CountOrZero = 0) -> None:

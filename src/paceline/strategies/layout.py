@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from paceline.strategies.local import local
+
 
 class FlatLayout:
     """Places for tensors, one after another, in a flat tensor of one type on one device.
@@ -54,7 +56,7 @@ class FlatLayout:
 
 def _as_real(tensor: torch.Tensor) -> torch.Tensor:
     """Complex tensors travel as what they are made of, pairs of real numbers."""
-    values = tensor.detach()
+    values = local(tensor.detach())
     return torch.view_as_real(values) if values.is_complex() else values
 
 

@@ -9,6 +9,8 @@ from itertools import pairwise
 import torch
 from torch import nn
 
+from paceline.strategies.local import local
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Span:
@@ -33,15 +35,16 @@ def distinct(parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
 
     Two that share only a part of it cannot be exchanged one by one, and are refused.
     """
+    parts = [local(parameter) for parameter in parameters]
     # Nothing lies at an address on the meta device, nor in an empty tensor.
     spans = sorted(
-        _Span.of(parameter, index)
-        for index, parameter in enumerate(parameters)
-        if not parameter.is_meta and parameter.numel() > 0
+        _Span.of(part, index)
+        for index, part in enumerate(parts)
+        if not part.is_meta and part.numel() > 0
     )
     twins: set[int] = set()
     for before, after in pairwise(spans):
-        first, second = parameters[before.index], parameters[after.index]
+        first, second = parts[before.index], parts[after.index]
         is_apart = before.device != after.device or after.start >= before.stop
         if is_apart or not _share_values(first, second):
             continue

@@ -43,6 +43,7 @@ class Periodic(Strategy):
     """
 
     survives = True
+    takes_shards = True
     period: int = 1
     """Steps from one exchange of a fragment to its next."""
     delay: int = 0
@@ -194,9 +195,10 @@ class Periodic(Strategy):
 
     def _has_arrived_in_node(self, exchange: Exchange) -> bool:
         """Whether all workers of this node have the result: they must merge at the same step."""
-        node = self.workers.node
-        arrived = exchange.done()
-        return arrived if node.size == 1 else node.agree(float(arrived), "min") == 1.0
+        arrived, node = exchange.done(), self.workers.node
+        if node.size == 1 and not self.replica.is_sharded:
+            return arrived
+        return node.agree(float(arrived), "min") == 1.0
 
     def _merge(self, index: int) -> None:
         exchange = self._in_flight.pop(index)

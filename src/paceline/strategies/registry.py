@@ -33,14 +33,14 @@ _STRATEGIES: dict[str, type[Strategy]] = {
     "demo": Demo,
 }
 
-# Built-in strategies that need folders below this one: imported when they are asked for. This table
-# is the one place where a folder names something further down.
+# Built-in strategies that need folders below this one: imported when they are asked for. With the
+# loggers' in train/logger.py, this table is where a folder names something further down.
 _LATE = {"auto": "paceline.auto:Auto"}
 
 # Parameters of attach() and predict(), which also take a strategy's options.
 RESERVED_NAMES = {
     *("model", "optimizer", "strategy", "workers", "timeout", "buffers", "metric", "report_every"),
-    *("collective", "check"),
+    *("collective", "check", "loggers", "log_every", "forecast"),
     *("tensorboard", "trace", "trace_steps", "enabled", "step", "device", "cluster", "nodes"),
     *("workers_per_node", "kernel_model", "jitter", "samples", "shares", "global_batch"),
     "compiled",

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from paceline.strategies.layout import FlatLayout, lay_out, wide_dtype
+from paceline.strategies.local import is_sharded, local
 from paceline.strategies.memory import distinct
 
 BufferMode = Literal["mean", "keep", "broadcast"]
@@ -98,6 +99,11 @@ class Replica:
         return list(self._optimizers)
 
     @property
+    def is_sharded(self) -> bool:
+        """Whether this worker holds only a part of each parameter."""
+        return is_sharded(self.parameters[0])
+
+    @property
     def device(self) -> torch.device:
         """Where the model is."""
         return self.parameters[0].device
@@ -111,7 +117,7 @@ class Replica:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """What is equal on all workers when training ends: parameters, and buffers that travel."""
-        found: dict[str, torch.Tensor] = dict(self._model.named_parameters())
+        found = {name: local(p) for name, p in self._model.named_parameters()}
         if self.buffer_mode != "keep":
             found |= dict(self._model.named_buffers())
         return found
@@ -184,7 +190,7 @@ class Replica:
         num_reset = 0
         for optimizer in self._optimizers:
             for parameter, state in list(optimizer.state.items()):
-                tensors = [value for value in state.values() if torch.is_tensor(value)]
+                tensors = [local(value) for value in state.values() if torch.is_tensor(value)]
                 if not all(bool(tensor.isfinite().all()) for tensor in tensors):
                     del optimizer.state[parameter]
                     num_reset += 1

@@ -38,6 +38,8 @@ class Strategy:
     survives: ClassVar[bool] = False
     """Whether the other nodes can go on when one is lost: nodes meet in ``background.cross`` and
     in collectives of the world alone, and those after steps, and at the end."""
+    takes_shards: ClassVar[bool] = False
+    """Whether it treats every value alone, and so can train a part of each parameter (FSDP2)."""
     options: Options
     """What the constructor was given, validated, and the defaults."""
 

@@ -20,6 +20,7 @@ class Sync(Strategy):
 
     """
 
+    takes_shards = True
     summary = "average every gradient over all workers, as torch's DDP does"
 
     def __init__(self, *, bucket_bytes: Count = BUCKET_BYTES) -> None:

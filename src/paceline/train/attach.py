@@ -19,7 +19,9 @@ from paceline.teams.survivors import find_surviving_workers
 from paceline.traces.traced_team import traced_workers
 from paceline.traces.tracer import Tracer
 from paceline.train import guard
+from paceline.train.forecast import Forecast
 from paceline.train.idle import IdlePace
+from paceline.train.logger import Logger, make_loggers
 from paceline.train.monitor import Monitor
 from paceline.train.pace import Pace
 
@@ -36,6 +38,9 @@ def attach(
     metric: Callable[[], float] | None = None,
     report_every: int = 100,
     tensorboard: str | Path | None = None,
+    loggers: str | Logger | Sequence[str | Logger] = (),
+    log_every: int = 1,
+    forecast: Forecast | None = None,
     trace: str | Path | None = None,
     trace_steps: tuple[int, int] = (10, 30),
     check: bool = False,
@@ -64,6 +69,12 @@ def attach(
         metric: Called every ``report_every`` steps instead of ``pace.report``.
         report_every: Steps between calls of ``metric``.
         tensorboard: A folder for TensorBoard; the first worker writes.
+        loggers: Where the run's numbers go: ``"wandb"``, ``"mlflow"``, ``"tensorboard"``, objects
+            such as ``paceline.WandbLogger(project="mine")``, or a list of these. Only the first
+            worker logs. A logger that fails is left out with a warning.
+        log_every: Steps from one log to the next. Logged times are means over these steps.
+        forecast: What the run is expected to take and cost, to be logged beside what it does:
+            ``prediction.forecast()``, or a :class:`Forecast` of your own.
         trace: A file, ``.json`` or ``.json.gz``, for Perfetto: what every worker computed,
             communicated and waited for. The first worker writes it at ``pace.finish()``.
         trace_steps: The first step to trace, counted from 0 at this call, and the one after the
@@ -85,7 +96,11 @@ def attach(
         raise ValueError(f"buffers={buffers!r} is not known; use 'mean', 'keep' or 'broadcast'")
     if report_every < 1:
         raise ValueError(f"report_every={report_every} must be at least 1")
+    if log_every < 1:
+        raise ValueError(f"log_every={log_every} must be at least 1")
     check_collective(collective)
+    # On all workers: where a library is missing, all say so.
+    wanted_loggers = make_loggers(loggers, tensorboard=tensorboard) if enabled else []
     device = next((parameter.device for parameter in model.parameters()), None)
     timeout_s = _seconds(timeout)
     chosen = make_strategy(strategy, **options)
@@ -123,7 +138,11 @@ def attach(
             buffers=buffers,
             metric=metric,
             report_every=report_every,
-            monitor=Monitor(tensorboard if workers.world.rank == 0 else None),
+            monitor=Monitor(
+                wanted_loggers if workers.world.rank == 0 else (),
+                log_every=log_every,
+                forecast=forecast,
+            ),
             tracer=tracer,
             on_detach=on_detach,
         )

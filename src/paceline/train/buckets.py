@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from paceline.strategies.local import local, sharded_like
 from paceline.strategies.strategy import BUCKET_BYTES
 from paceline.teams import Pending
 
@@ -44,14 +45,18 @@ class Bucket:
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self.parameters = list(parameters)
-        sizes = [p.numel() for p in parameters]
-        first = parameters[0]
+        owns = [local(p) for p in parameters]
+        sizes = [own.numel() for own in owns]
+        first = owns[0]
         num_flags = len(sizes) + 1
         self.flat = torch.zeros(sum(sizes) + num_flags, dtype=first.dtype, device=first.device)
         self._grads, self._used = torch.split(self.flat, [sum(sizes), num_flags])
         grads = torch.split(self._grads, sizes)
         # In the parameter's own memory format, so that the optimizer's kernels stay fast.
-        self.views = [_view_like(grad, p) for grad, p in zip(grads, parameters, strict=True)]
+        self.views = [
+            sharded_like(_view_like(grad, own), p)
+            for grad, own, p in zip(grads, owns, parameters, strict=True)
+        ]
         self.waiting_for = set(parameters)
         self.pending: Pending | None = None
 
@@ -66,8 +71,8 @@ class Bucket:
                 missing.append(place)
                 view.zero_()
             elif parameter.grad is not view:
-                homes.append(view)
-                newcomers.append(parameter.grad)
+                homes.append(local(view))
+                newcomers.append(local(parameter.grad))
                 parameter.grad = view
         if homes:
             torch._foreach_copy_(homes, newcomers)

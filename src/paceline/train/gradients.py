@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from paceline.strategies.local import is_sharded
 from paceline.teams import Pending
 from paceline.train.buckets import Buckets, OnBucketReady
 from paceline.train.weighing import Weighing
@@ -49,6 +50,7 @@ class Gradients:
         self.buckets = Buckets(parameters, self._exchange, bucket_bytes=self._bucket_bytes)
         self.buckets.weight = self._weighing.weight
         self.known = set(parameters)
+        self.is_sharded = any(is_sharded(parameter) for parameter in parameters)
         self._handles = [
             p.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
             for p in parameters

@@ -47,8 +47,6 @@ def check_model(model: nn.Module) -> None:
                 "make it with sparse=False"
             )
     for name, parameter in model.named_parameters():
-        if _is_a(parameter, "torch.distributed.tensor", "DTensor"):
-            raise ValueError(_sharded(name))
         if isinstance(parameter, UninitializedParameter):
             raise ValueError(
                 f"{name} has no shape yet: call the model once on a batch before it is attached"
@@ -64,8 +62,9 @@ def _is_a(thing: object, module: str, name: str) -> bool:
 
 def _sharded(name: str) -> str:
     return (
-        f"{name or 'the model'} is sharded by FSDP, whose parameters paceline does not exchange "
-        "yet; attach a model that is whole on every worker"
+        f"{name or 'the model'} is sharded by FullyShardedDataParallel, whose parameters paceline "
+        "cannot exchange; shard it with torch.distributed.fsdp.fully_shard inside each node, or "
+        "attach a model that is whole on every worker"
     )
 
 

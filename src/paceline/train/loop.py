@@ -22,6 +22,7 @@ from paceline.train.meter import Meter
 from paceline.train.objective import Objective
 from paceline.train.optimizer_steps import Closure, OptimizerSteps
 from paceline.train.returning import Returning
+from paceline.train.sharding import refuse_shards
 from paceline.train.skipped_steps import SkippedSteps
 
 
@@ -82,6 +83,7 @@ class Loop:
     @contextlib.contextmanager
     def join(self) -> Iterator[None]:
         """Inside, a worker without batches stands by for those that have some."""
+        refuse_shards(self.gradients.is_sharded, "join()", "give all workers as many batches")
         if self._joining is not None:
             raise ValueError("join() cannot be used inside join()")
         self._joining = joining = Joining(self._strategy, self._optimizers)
@@ -100,6 +102,11 @@ class Loop:
 
     def weigh(self, weight: float | None) -> None:
         """What the next batch counts beside a usual one; None: all workers have that."""
+        refuse_shards(
+            self.gradients.is_sharded,
+            "a batch that counts more than others",
+            "FSDP averages gradients inside the node alike, so give all workers equal batches",
+        )
         self.gradients.weigh(weight)
         self._replica.weight = weight
         # What counts nothing must leave no trace in batch norm's statistics either.
@@ -182,6 +189,11 @@ class Loop:
 
     def _share_loss(self, closure: Closure) -> Closure:
         """A closure whose loss is the mean over the workers that step alike, weighted."""
+        refuse_shards(
+            self.gradients.is_sharded,
+            "an optimizer that decides by a closure's loss",
+            "use SGD, AdamW or alike",
+        )
         team = self._strategy.lockstep()
         if team is None or team.size == 1 or isinstance(closure, Objective):
             return closure

@@ -1,4 +1,4 @@
-"""How long every step took: measured here, for statistics, TensorBoard and traces."""
+"""How long every step took: measured here, for statistics, loggers and traces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = logging.getLogger("paceline")
 
 
 class Meter:
-    """Counts steps and their times, for the statistics, TensorBoard, the trace and the watch."""
+    """Counts steps and their times, for the statistics, loggers, the trace and the watch."""
 
     def __init__(
         self, strategy: Strategy, workers: Workers, *, monitor: Monitor, tracer: Tracer | None
@@ -31,6 +31,14 @@ class Meter:
         """The first step begins. All workers call it."""
         if self._tracer is not None:
             self._tracer.start(self._workers)
+        self._monitor.start(
+            {
+                "strategy": type(self._strategy).__name__,
+                "workers": self._workers.world.size,
+                "nodes": self._workers.num_nodes,
+                **_settings(self._strategy),
+            }
+        )
         self._times_since_last()
 
     def enter(self, phase: str) -> None:
@@ -48,16 +56,7 @@ class Meter:
         self._tell_news()
         self.stats.status = self._strategy.status()
         self.stats.bytes_by_team = _bytes_by_team(self._workers)
-        self._monitor.log(
-            self._strategy.step,
-            {
-                "step_s": times.total_s,
-                "compute_s": times.compute_s,
-                "waiting_s": times.waiting_s,
-                "merging_s": times.merging_s,
-                **self.stats.status,
-            },
-        )
+        self._monitor.log_step(self._strategy.step, times, self.stats)
 
     def _tell_news(self) -> None:
         """What the strategy has decided, the same on all workers: the first one logs it."""
@@ -101,6 +100,14 @@ class Meter:
     def close(self) -> None:
         """Count no more steps."""
         self._monitor.close()
+
+
+def _settings(strategy: Strategy) -> dict[str, str | float]:
+    options = strategy.options.model_dump()
+    return {
+        f"option_{name}": value if isinstance(value, int | float) else str(value)
+        for name, value in options.items()
+    }
 
 
 def _bytes_by_team(workers: Workers) -> dict[str, int]:

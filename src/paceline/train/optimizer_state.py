@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from paceline.strategies import equality
 from paceline.strategies.equality import checksum, find_unequal, make_equal
+from paceline.strategies.local import is_sharded, local
 from paceline.teams import Team
 from paceline.train.fingerprint import is_same
 
@@ -39,6 +41,9 @@ def take_over(
     optimizers: Sequence[Optimizer], team: Team, source: int, *, with_settings: bool = False
 ) -> None:
     """Give all members what one member's optimizers keep."""
+    if any(torch.is_tensor(value) and is_sharded(value) for _, value in _entries(optimizers)):
+        _take_over_shards(optimizers, team, source)
+        return
     file = io.BytesIO()
     if team.rank == source:
         torch.save([optimizer.state_dict() for optimizer in optimizers], file)
@@ -50,6 +55,15 @@ def take_over(
         if not with_settings:
             state["param_groups"] = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict(state)
+
+
+def _take_over_shards(optimizers: Sequence[Optimizer], team: Team, source: int) -> None:
+    if not is_same(_structure(optimizers), team, _device(optimizers)):
+        raise ValueError(
+            "the optimizers of the nodes keep different things of a model that is sharded; make "
+            "new optimizers, or load the same state on all nodes"
+        )
+    equality.take_over(_tensors(optimizers).values(), team, source)
 
 
 def average(optimizers: Sequence[Optimizer], team: Team) -> None:
@@ -86,7 +100,7 @@ def _entries(optimizers: Sequence[Optimizer]) -> Iterator[tuple[str, Any]]:
 
 
 def _tensors(optimizers: Sequence[Optimizer]) -> dict[str, torch.Tensor]:
-    return {name: value for name, value in _entries(optimizers) if torch.is_tensor(value)}
+    return {name: local(value) for name, value in _entries(optimizers) if torch.is_tensor(value)}
 
 
 def _structure(optimizers: Sequence[Optimizer]) -> bytes:

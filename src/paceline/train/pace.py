@@ -13,11 +13,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from paceline.strategies import Replica, Strategy
+from paceline.strategies.buffers import settle_buffers
 from paceline.strategies.equality import take_over
 from paceline.strategies.replica import BufferMode
 from paceline.teams import Workers
 from paceline.traces.tracer import Tracer
-from paceline.train import guard
+from paceline.train import guard, sharding
 from paceline.train import optimizer_state as states
 from paceline.train.batch_norm import bind_batch_norms, release_batch_norms
 from paceline.train.contents import Contents, load_strategy_state, strategy_state
@@ -34,6 +35,7 @@ from paceline.train.monitor import Monitor
 from paceline.train.objective import Interval, Objective, make_objective
 from paceline.train.resumable import Resumable
 from paceline.train.returning import Returning
+from paceline.train.sharding import gather_no_more, has_shards, refuse_shards, shard_workers
 from paceline.train.stats import Stats
 
 
@@ -46,6 +48,8 @@ class Pace(Resumable):
         stats: Where the time goes, and what is communicated.
 
     """
+
+    _is_sharded = False
 
     def __init__(
         self,
@@ -72,13 +76,17 @@ class Pace(Resumable):
             "report_every": report_every if metric else None,
             "trace": tracer is not None,
         }
+        gather_no_more(model)
+        self._is_sharded = has_shards(model)
         self._replica = Replica(model, buffers=buffers, optimizers=optimizers)
         described = fingerprint(model, optimizers, strategy, settings)
         check_agreement(described, workers, self._replica.device)
-        take_over([*model.parameters(), *model.buffers()], workers.world, 0)
+        seen = shard_workers(model, strategy, workers) if self._is_sharded else workers
+        take_over(model.parameters(), seen.world, 0)
+        take_over(model.buffers(), workers.world, 0)
         if self._optimizers:
-            level_optimizers(self._optimizers, workers.world)
-        strategy.start(self._replica, workers)
+            level_optimizers(self._optimizers, seen.world)
+        strategy.start(self._replica, seen)
         self._meter = Meter(strategy, workers, monitor=monitor, tracer=tracer)
         self._loop = Loop(
             model,
@@ -170,6 +178,7 @@ class Pace(Resumable):
 
         """
         guard.refuse_if_surviving(self.workers, "objective()")
+        refuse_shards(self._is_sharded, "an objective", "attach one that is whole on every worker")
         return make_objective(
             loss_fn,
             data,
@@ -233,6 +242,7 @@ class Pace(Resumable):
 
         """
         guard.refuse_if_surviving(self.workers, "loader()")
+        refuse_shards(self._is_sharded, "loader()", "use DistributedSampler, with equal batches")
         made = make_loader(
             self._loader_host(),
             dataset,
@@ -320,12 +330,16 @@ class Pace(Resumable):
         self._loop.close_step(are_dropped=False)
         self.workers.watch.meet("finish()")
         self._loaders.settle()
+        gather_no_more(self._model)
         if not self._loop.is_finished:
             self._meter.finish()
             self._loop.is_finished = True
-        level_models(self._replica, self.workers.world)
+        world = self.strategy.workers.world
+        level_models(self._replica, world)
+        if self._is_sharded:
+            settle_buffers(self._replica, self.workers.world)
         if optimizer_state and self._optimizers:
-            states.average(self._optimizers, self.workers.world)
+            states.average(self._optimizers, world)
         self._meter.flush()
 
     def detach(self) -> None:
@@ -363,9 +377,13 @@ class Pace(Resumable):
         self._loop.is_finished = False
 
     def _before_save(self) -> bool:
+        refuse_shards(self._is_sharded, "save()", sharding.SAVE_INSTEAD)
         self._loop.refuse_inside_join("save()")
         self._loop.close_step()
         return self._loop.returning is None or self._loop.returning.are_all_here()
+
+    def _before_load(self) -> None:
+        refuse_shards(self._is_sharded, "load()", sharding.SAVE_INSTEAD)
 
     def _after_load(self) -> None:
         self._loop.is_finished = False

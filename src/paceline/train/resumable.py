@@ -28,6 +28,9 @@ class Resumable(ABC):
         """A save begins; whether it may."""
         return True
 
+    def _before_load(self) -> None:  # noqa: B027
+        """A checkpoint is to be loaded."""
+
     def _after_load(self) -> None:  # noqa: B027
         """A checkpoint was loaded."""
 
@@ -97,6 +100,7 @@ class Resumable(ABC):
             What ``extra=`` was at the save, or None where nothing was loaded.
 
         """
+        self._before_load()
         self._saver.wait()
         extra = load_checkpoint(
             folder,

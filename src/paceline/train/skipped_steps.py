@@ -41,6 +41,8 @@ class SkippedSteps:
         """
         return (
             self._awaits_step
+            # Of a sharded model each worker sees a part, and they would come to different ends.
+            and not self._gradients.is_sharded
             and not self._steps.has_scaler
             and not self._steps.is_inside_step
             and self._gradients.buckets.were_broken(are_dropped=are_dropped)
