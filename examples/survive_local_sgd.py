@@ -41,7 +41,7 @@ def main() -> None:
             if step % 100 == 0:
                 print(f"step {step}: loss {loss.item():.3f}", flush=True)
             time.sleep(arguments.pause)
-    print(f"end: {sum(float(p.sum()) for p in model.parameters()):.6f}")
+    print(f"end: {sum(p.sum().item() for p in model.parameters()):.6f}")
 
 
 if __name__ == "__main__":
