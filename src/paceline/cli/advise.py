@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json as json_module
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -119,7 +118,7 @@ def advise(
     else:
         _show(found)
     for note in found.notes:
-        sys.stderr.write(f"Note: {note}\n")
+        frame.note(f"Note: {note}")
 
 
 def _write(found: Advice, folder: Path, images: str | None) -> None:
@@ -136,7 +135,7 @@ def _show(found: Advice) -> None:
     screen = frame.console()
     prediction, last = found.prediction, found.changes[-1]
     low, high = prediction.range_s
-    screen.print(f"[bold]{found.model}: {found.setting}[/bold]", highlight=False)
+    screen.print(f"{found.model}: {found.setting}", style="bold", highlight=False)
     screen.print(
         f"step {format_duration(prediction.step_s)} ({format_duration(low)} to "
         f"{format_duration(high)}), {prediction.throughput_per_s:,.0f} samples/s, "

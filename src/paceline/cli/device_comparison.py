@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +65,7 @@ def show(step: Step, devices: list[str], *, compiled: bool, as_json: bool) -> No
     else:
         _print_table(offers, cheapest)
     for note in _notes(offers):
-        sys.stderr.write(f"Note: {note}\n")
+        frame.note(f"Note: {note}")
 
 
 def _notes(offers: list[Offer]) -> list[str]:

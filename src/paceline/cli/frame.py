@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -11,26 +12,31 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from paceline.cli.terminal import Screen, note, say
 
 _OBJECTS_BETWEEN_COLLECTIONS = 500_000
 
 FAILED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
+NOBODY_READS = 141
+"""As a shell has it for a program that wrote into a closed pipe."""
+
+__all__ = ["note", "say"]
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
-def console() -> Console:
+def console() -> Screen:
     """A console for tables and pictures on standard output."""
-    return Console()
+    return Screen()
 
 
-def stderr_console() -> Console:
+def stderr_console() -> Screen:
     """A console for progress and notes, so that standard output stays clean for ``--json``."""
-    return Console(stderr=True)
+    return Screen(stderr=True)
 
 
 @contextmanager
@@ -38,7 +44,7 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
     """A bar on standard error for long work: report(what, done, total)."""
     screen = stderr_console()
     bar = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.completed:.0f}/{task.total:.0f}"),
         TimeRemainingColumn(),
@@ -108,11 +114,26 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write("Interrupted.\n")
         return INTERRUPTED
+    except BrokenPipeError:
+        return _end_unread()
     except Exception as problem:
         if debug:
             traceback.print_exc()
         return _say(problem)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _end_unread()
+    except OSError as problem:  # a full disk
+        return _say(problem)
     return result if isinstance(result, int) else 0
+
+
+def _end_unread() -> int:
+    """Whoever read our output, such as ``head``, has had enough: no news, and no traceback."""
+    # The interpreter flushes once more when it ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return NOBODY_READS
 
 
 def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
@@ -129,5 +150,5 @@ def _say(problem: Exception) -> int:
     )
     # A bare group has printed its help, and has nothing to add.
     if sentence or not is_bad_input:
-        sys.stderr.write(f"Error: {' '.join((sentence or repr(problem)).split())}\n")
+        note(f"Error: {' '.join((sentence or repr(problem)).split())}")
     return BAD_INPUT if is_bad_input else FAILED
