@@ -18,6 +18,9 @@ from paceline.cli.terminal import Screen, note, say
 
 _OBJECTS_BETWEEN_COLLECTIONS = 500_000
 
+_LONGEST_SENTENCE = 2000
+_MOST_DIMENSIONS = 8
+
 FAILED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -72,14 +75,20 @@ def collect_rarely() -> None:
 def parse_shape(text: str) -> tuple[int, ...]:
     """The sizes of one sample, written as 3x224x224."""
     parts = text.lower().split("x")
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise ValueError(f"--input {text} is not a shape: write it as 3x224x224.")
+    # isdecimal() and ASCII: "²" is a digit to Python, and no number.
+    are_sizes = all(each.isascii() and each.isdecimal() and len(each) < 12 for each in parts)
+    if not are_sizes or not all(int(each) > 0 for each in parts) or len(parts) > _MOST_DIMENSIONS:
+        raise ValueError(f"--input {text[:80]} is not a shape: write it as 3x224x224.")
     return tuple(map(int, parts))
 
 
 def print_json(value: Any) -> None:
     """Print one JSON object, with no terminal markup, on standard output."""
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+    try:
+        text = json.dumps(value, indent=2, allow_nan=False)
+    except ValueError as problem:  # NaN and Infinity, which no JSON parser but Python's reads
+        raise ValueError(f"the result has a figure that is not finite: {problem}") from None
+    sys.stdout.write(text + "\n")
 
 
 def new_app(*, help_text: str) -> typer.Typer:
@@ -150,5 +159,8 @@ def _say(problem: Exception) -> int:
     )
     # A bare group has printed its help, and has nothing to add.
     if sentence or not is_bad_input:
-        note(f"Error: {' '.join((sentence or repr(problem)).split())}")
+        words = " ".join((sentence or repr(problem)).split())
+        # A value of megabytes is quoted in part.
+        cut = "…" if len(words) > _LONGEST_SENTENCE else ""
+        note(f"Error: {words[:_LONGEST_SENTENCE]}{cut}")
     return BAD_INPUT if is_bad_input else FAILED

@@ -131,7 +131,9 @@ def _base_batch(batch: str | None) -> int | None:
     if batch is None:
         return None
     first, _, last = batch.partition(":")
-    if not first.isdigit() or not (last or first).isdigit():
+    if not all(
+        each.isascii() and each.isdecimal() and len(each) < 13 for each in (first, last or first)
+    ):
         raise ValueError(f"--batch {batch} is not a range: write it as 8:512, or as 32.")
     return min(max(32, int(first)), int(last or first))
 
