@@ -116,9 +116,9 @@ def _model(metadata: dict[str, str], tensors: dict[str, Tensor]) -> FittedModel:
 def _check(path: Path, metadata: dict[str, str]) -> None:
     if metadata.get("format") != FORMAT:
         raise ValueError(f"{path} is not a kernel model of paceline; make one with `paceline fit`.")
-    if metadata["version"] != str(VERSION):
+    if metadata.get("version") != str(VERSION):
         raise ValueError(
-            f"The fitted model {path} has schema version {metadata['version']}, this paceline "
+            f"The fitted model {path} has schema version {metadata.get('version')}, this paceline "
             f"reads {VERSION}; run `paceline fit` again."
         )
 

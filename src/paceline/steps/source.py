@@ -240,7 +240,7 @@ def _users_errors_in_words(source: str) -> Iterator[None]:
         yield
     except ValueError:
         raise
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
         sentence = " ".join(str(problem).split())
         raise ValueError(f"{source} fails: {type(problem).__name__}: {sentence}.") from problem
 
