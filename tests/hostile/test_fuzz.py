@@ -11,9 +11,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from fuzzing import Target, mutated, targets
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from fuzzing import Target, mutated, targets
 
 FOLDER = TemporaryDirectory()
 TARGETS = targets(Path(FOLDER.name))

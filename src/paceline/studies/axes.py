@@ -29,6 +29,7 @@ _LINK_FACTORS = tuple(float(factor) for factor in np.geomspace(1 / 16, 16.0, 33)
 
 _MOST_DIGITS = 12
 _MOST_VALUES = 1000
+_MOST_RATIO = 1e12
 
 Value = TypeVar("Value", int, float)
 
@@ -124,6 +125,8 @@ def _values(
             raise ValueError(f"--{name} {given[:80]} is not a range: {problem}") from None
         if not 0 < low < np.inf or not 0 < high < np.inf:
             raise ValueError(f"--{name} {given[:80]}: give numbers above 0.")
+        if high / low > _MOST_RATIO:
+            raise ValueError(f"--{name} {given[:80]}: its end is too far from its beginning.")
         if low > high:
             raise ValueError(f"--{name} {given}: the range begins above its end.")
         values = between(low, high) if low < high else (low,)
