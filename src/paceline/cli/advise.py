@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json as json_module
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,7 +63,7 @@ def advise(
     ] = None,
     jitter: Annotated[
         float | None,
-        typer.Option("--jitter", min=0, help="How much workers' times vary, as 0.05."),
+        typer.Option("--jitter", min=0, max=10, help="How much workers' times vary, as 0.05."),
     ] = None,
     batch: step_options.Batch = None,
     precision: step_options.PrecisionName = "fp32",
@@ -86,7 +87,7 @@ def advise(
     from paceline.studies.wishes import parse_time
 
     report_options.check(out, images)
-    if not epochs > 0 or (epochs != 1.0 and samples is None):
+    if not 0 < epochs < math.inf or (epochs != 1.0 and samples is None):
         raise ValueError("--epochs needs --samples, the samples of one epoch, and is above 0.")
     step = step_options.make_step(
         model,

@@ -49,6 +49,8 @@ def show(step: Step, devices: list[str], *, compiled: bool, as_json: bool) -> No
     from paceline.rehearse import predict
 
     names = list(dict.fromkeys(name.strip() for name in devices if name.strip()))
+    if not names:
+        raise ValueError("--device names no device: write it as a100,h100.")
     for name in names:
         load_device(name)  # what is wrong is said before work begins
     offers = [

@@ -82,7 +82,7 @@ def predict(
     ] = 1.0,
     jitter: Annotated[
         float | None,
-        typer.Option("--jitter", min=0, help="How much workers' times vary, as 0.05."),
+        typer.Option("--jitter", min=0, max=10, help="How much workers' times vary, as 0.05."),
     ] = None,
     price: Annotated[
         float | None,
@@ -229,6 +229,8 @@ def _own_device(
 ) -> str | Device | None:
     """The device that was asked for; the model file's; None for the cluster's own."""
     if name is not None:
+        if not name.strip():
+            raise ValueError("--device is empty: name one, or leave it out.")
         return name
     if model_file is not None:
         from paceline.kernels import load_model

@@ -61,7 +61,7 @@ def study(
     scaling: Annotated[str, typer.Option("--scaling", help="weak, strong or both.")] = "both",
     jitter: Annotated[
         float | None,
-        typer.Option("--jitter", min=0, help="How much workers' times vary, as 0.05."),
+        typer.Option("--jitter", min=0, max=10, help="How much workers' times vary, as 0.05."),
     ] = None,
     precision: step_options.PrecisionName = "fp32",
     memory_format: step_options.MemoryFormatName = "contiguous",
