@@ -127,7 +127,7 @@ def _of_options() -> list[Target]:
     def axes(text: str) -> object:
         name, _, values = text.partition("=")
         known = ("batches", "arithmetic", "memory_bandwidth", "link", "workers")
-        return make_axes(base, 32, **{name if name in known else "workers": values})  # type: ignore[arg-type]
+        return make_axes(base, 32, **{name if name in known else "workers": values})
 
     def spec(text: str) -> object:
         # What is named is imported and called, as the user asks: only names that nobody has.

@@ -8,6 +8,7 @@ import os
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -150,11 +151,12 @@ def test_axes_of_too_many_points() -> None:
 
 def test_a_period_that_would_take_hours_to_rehearse() -> None:
     step = load_step("mlp")
-    for strategy, options in (
+    cases: list[tuple[str, dict[str, Any]]] = [
         ("daso", {"period": 10**6}),
         ("diloco", {"period": 10**9}),
         ("streaming-diloco", {"period": 10**9, "fragments": 10**9}),
-    ):
+    ]
+    for strategy, options in cases:
         with pytest.raises(ValueError, match="too long to rehearse"):
             paceline.predict(step, cluster="lab-2x2", strategy=strategy, **options)
 

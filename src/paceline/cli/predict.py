@@ -82,7 +82,7 @@ def predict(
     ] = 1.0,
     jitter: Annotated[
         float | None,
-        typer.Option("--jitter", min=0, max=10, help="How much workers' times vary, as 0.05."),
+        typer.Option("--jitter", min=0, help="How much workers' times vary, as 0.05."),
     ] = None,
     price: Annotated[
         float | None,
