@@ -34,7 +34,7 @@ ORDER = (
 # Folders that may know less than the order would let them.
 ONLY = {"teams": ("cluster", "teams")}
 # Root files import nothing of the folders, so anybody may import them.
-ROOT_FILES = ("ending", "suggestion", "version")
+ROOT_FILES = ("ending", "reading", "suggestion", "version")
 
 PACKAGE = Path(paceline.__file__).parent
 # The package's own face, the root files, gathers names from everywhere.

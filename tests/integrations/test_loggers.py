@@ -168,7 +168,7 @@ def wandb_records(data: bytes) -> Iterator[Any]:
         whole += data[place + 7 : place + 7 + length]
         place += 7 + length
         if kind in (1, 4):  # all of it, or its end
-            record = records.Record()
+            record = records.Record()  # type: ignore[attr-defined]
             record.ParseFromString(whole)
             whole = b""
             yield record

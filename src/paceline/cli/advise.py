@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
-import sys
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,7 +74,7 @@ def advise(
     from paceline.studies.wishes import parse_time
 
     report_options.check(out, images)
-    if not epochs > 0 or (epochs != 1.0 and samples is None):
+    if not 0 < epochs < math.inf or (epochs != 1.0 and samples is None):
         raise ValueError("--epochs needs --samples, the samples of one epoch, and is above 0.")
     step = described.load(model, batch=batch)
     with frame.progress() as progress:
@@ -98,7 +98,7 @@ def advise(
     else:
         _show(found)
     for note in found.notes:
-        sys.stderr.write(f"Note: {note}\n")
+        frame.note(f"Note: {note}")
 
 
 def _write(found: Advice, folder: Path, images: str | None) -> None:
@@ -115,7 +115,7 @@ def _show(found: Advice) -> None:
     screen = frame.console()
     prediction, last = found.prediction, found.changes[-1]
     low, high = prediction.range_s
-    screen.print(f"[bold]{found.model}: {found.setting}[/bold]", highlight=False)
+    screen.print(f"{found.model}: {found.setting}", style="bold", highlight=False)
     screen.print(
         f"step {format_duration(prediction.step_s)} ({format_duration(low)} to "
         f"{format_duration(high)}), {prediction.throughput_per_s:,.0f} samples/s, "

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
-from paceline.cli.frame import JsonFlag, command, console, new_app, print_json
+from paceline.cli.frame import JsonFlag, command, console, new_app, print_json, say
 from paceline.cluster import Cluster, Device, Link, load_cluster, preset_names
 from paceline.cluster.units import (
     format_bandwidth,
@@ -33,8 +31,7 @@ def list_clusters(as_json: JsonFlag = False) -> None:
     table = _table("name", "nodes", "workers", "device", "inside", "between", "USD/hour")
     for cluster in clusters:
         nodes = cluster.node_kinds
-        _row(
-            table,
+        table.add_row(
             cluster.name,
             str(cluster.num_nodes),
             str(cluster.num_workers),
@@ -65,9 +62,9 @@ def show(
         print_json(loaded.to_dict())
         return
     screen = console()
-    screen.print(Text(loaded.name, style="bold"), end="")
-    screen.print(Text(f": {loaded.description}" if loaded.description else ""))
-    screen.print(Text(_summary(loaded)))
+    screen.print(loaded.name, style="bold", end="", highlight=False)
+    screen.print(f": {loaded.description}" if loaded.description else "", highlight=False)
+    screen.print(_summary(loaded), highlight=False)
     for table in (_nodes_table(loaded), _links_table(loaded), _devices_table(loaded)):
         screen.print()
         screen.print(table)
@@ -83,7 +80,7 @@ def check(
     if as_json:
         print_json({"file": str(file), "valid": True, "cluster": cluster.to_dict()})
         return
-    sys.stdout.write(f"{file} is a valid cluster: {_summary(cluster)}\n")
+    say(f"{file} is a valid cluster: {_summary(cluster)}")
 
 
 def _summary(cluster: Cluster) -> str:
@@ -97,8 +94,7 @@ def _nodes_table(cluster: Cluster) -> Table:
     table = _table("node", "count", "workers", "device", "USD/hour", "source")
     for node in cluster.node_kinds:
         price = _price(node.price_per_hour)
-        _row(
-            table,
+        table.add_row(
             node.name,
             str(node.count),
             str(node.workers_per_node),
@@ -122,8 +118,7 @@ def _links_table(cluster: Cluster) -> Table:
     for name, link, bits in links:
         bandwidth = format_bandwidth(link.bandwidth_bytes_per_s, bits=bits)
         half = [format_size(link.half_bytes) if link.half_bytes else "-"] if with_half else []
-        _row(
-            table,
+        table.add_row(
             name,
             format_duration(link.latency_s),
             f"{bandwidth}\nper {'node' if link.shared else 'worker'}",
@@ -149,8 +144,7 @@ def _reached(link: Link) -> str:
 def _devices_table(cluster: Cluster) -> Table:
     table = _table("device", "memory", "reads", "computes (dense)", "source")
     for device in {node.device.name: node.device for node in cluster.node_kinds}.values():
-        _row(
-            table,
+        table.add_row(
             device.name,
             format_size(device.memory_bytes),
             format_bandwidth(device.memory_bandwidth_bytes_per_s),
@@ -170,11 +164,6 @@ def _table(*columns: str) -> Table:
         # Only the source is prose and may break; a number torn from its unit is hard to read.
         table.add_column(column, no_wrap=column != "source")
     return table
-
-
-def _row(table: Table, *cells: str) -> None:
-    # As Text: a name from a user's file is no markup.
-    table.add_row(*(Text(cell) for cell in cells))
 
 
 def _each(values: Iterable[str], *, separator: str = "\n") -> str:

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
 from paceline.cli.frame import JsonFlag, command, console, new_app, print_json
 from paceline.cluster import Device, cheapest_price, device_names, load_device
@@ -51,9 +50,9 @@ def show(
         return
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for label, value in _rows(device):
-        table.add_row(label, Text(value))  # as Text: a source is no markup
+        table.add_row(label, value)
     screen = console()
-    screen.print(Text(device.name, style="bold"))
+    screen.print(device.name, style="bold")
     screen.print(table)
 
 

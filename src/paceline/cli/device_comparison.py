@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +49,8 @@ def show(step: Step, devices: list[str], *, compiled: bool, as_json: bool) -> No
     from paceline.rehearse import predict
 
     names = list(dict.fromkeys(name.strip() for name in devices if name.strip()))
+    if not names:
+        raise ValueError("--device names no device: write it as a100,h100.")
     for name in names:
         load_device(name)  # what is wrong is said before work begins
     offers = [
@@ -66,7 +67,7 @@ def show(step: Step, devices: list[str], *, compiled: bool, as_json: bool) -> No
     else:
         _print_table(offers, cheapest)
     for note in _notes(offers):
-        sys.stderr.write(f"Note: {note}\n")
+        frame.note(f"Note: {note}")
 
 
 def _notes(offers: list[Offer]) -> list[str]:

@@ -76,7 +76,7 @@ def explore(
             # One line: whoever reads it need not wait for the end, which comes with Ctrl-C.
             sys.stdout.write(json_module.dumps({"url": url, "model": explorer.title}) + "\n")
         else:
-            sys.stdout.write(f"{explorer.title}: {url}  (Ctrl-C ends it)\n")
+            frame.say(f"{explorer.title}: {url}  (Ctrl-C ends it)")
         sys.stdout.flush()
         if not no_browser:
             _open(url)

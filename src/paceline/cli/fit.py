@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -74,4 +73,4 @@ def fit(
     if model.host.is_known:
         table.add_row("host", f"{model.host.spread:.1%}")
     frame.console().print(table)
-    sys.stdout.write(f"written to {target}\n")
+    frame.say(f"written to {target}")

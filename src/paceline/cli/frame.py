@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -11,26 +12,34 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from paceline.cli.terminal import Screen, note, say
+
 _OBJECTS_BETWEEN_COLLECTIONS = 500_000
+
+_LONGEST_SENTENCE = 2000
+_MOST_DIMENSIONS = 8
 
 FAILED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
+NOBODY_READS = 141
+"""As a shell has it for a program that wrote into a closed pipe."""
+
+__all__ = ["note", "say"]
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
-def console() -> Console:
+def console() -> Screen:
     """A console for tables and pictures on standard output."""
-    return Console()
+    return Screen()
 
 
-def stderr_console() -> Console:
+def stderr_console() -> Screen:
     """A console for progress and notes, so that standard output stays clean for ``--json``."""
-    return Console(stderr=True)
+    return Screen(stderr=True)
 
 
 @contextmanager
@@ -38,7 +47,7 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
     """A bar on standard error for long work: report(what, done, total)."""
     screen = stderr_console()
     bar = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.completed:.0f}/{task.total:.0f}"),
         TimeRemainingColumn(),
@@ -66,14 +75,20 @@ def collect_rarely() -> None:
 def parse_shape(text: str) -> tuple[int, ...]:
     """The sizes of one sample, written as 3x224x224."""
     parts = text.lower().split("x")
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise ValueError(f"--input {text} is not a shape: write it as 3x224x224.")
+    # isdecimal() and ASCII: "²" is a digit to Python, and no number.
+    are_sizes = all(each.isascii() and each.isdecimal() and len(each) < 12 for each in parts)
+    if not are_sizes or not all(int(each) > 0 for each in parts) or len(parts) > _MOST_DIMENSIONS:
+        raise ValueError(f"--input {text[:80]} is not a shape: write it as 3x224x224.")
     return tuple(map(int, parts))
 
 
 def print_json(value: Any) -> None:
     """Print one JSON object, with no terminal markup, on standard output."""
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+    try:
+        text = json.dumps(value, indent=2, allow_nan=False)
+    except ValueError as problem:  # NaN and Infinity, which no JSON parser but Python's reads
+        raise ValueError(f"the result has a figure that is not finite: {problem}") from None
+    sys.stdout.write(text + "\n")
 
 
 def new_app(*, help_text: str) -> typer.Typer:
@@ -108,11 +123,26 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write("Interrupted.\n")
         return INTERRUPTED
+    except BrokenPipeError:
+        return _end_unread()
     except Exception as problem:
         if debug:
             traceback.print_exc()
         return _say(problem)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _end_unread()
+    except OSError as problem:  # a full disk
+        return _say(problem)
     return result if isinstance(result, int) else 0
+
+
+def _end_unread() -> int:
+    """Whoever read our output, such as ``head``, has had enough: no news, and no traceback."""
+    # The interpreter flushes once more when it ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return NOBODY_READS
 
 
 def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
@@ -129,5 +159,8 @@ def _say(problem: Exception) -> int:
     )
     # A bare group has printed its help, and has nothing to add.
     if sentence or not is_bad_input:
-        sys.stderr.write(f"Error: {' '.join((sentence or repr(problem)).split())}\n")
+        words = " ".join((sentence or repr(problem)).split())
+        # A value of megabytes is quoted in part.
+        cut = "…" if len(words) > _LONGEST_SENTENCE else ""
+        note(f"Error: {words[:_LONGEST_SENTENCE]}{cut}")
     return BAD_INPUT if is_bad_input else FAILED

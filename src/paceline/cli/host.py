@@ -39,5 +39,4 @@ def host(json: frame.JsonFlag = False) -> None:
     frame.console().print(
         f"In a cluster's file, for its nodes:\n[[node]]\nhost = {found.speed:.2f}",
         soft_wrap=True,
-        markup=False,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Annotated
@@ -129,9 +128,9 @@ def _summarise(profile: object, out: Path, *, as_json: bool) -> None:
     neighbours = profile.facts.get("neighbours", {"tried": {}, "dropped": {}})
     for kind, dropped in neighbours["dropped"].items():
         tried = neighbours["tried"][kind]
-        sys.stderr.write(f"{kind}: {dropped} of {tried} random modules had sizes that do not fit\n")
+        frame.note(f"{kind}: {dropped} of {tried} random modules had sizes that do not fit")
     for op, problem in profile.facts.get("failed", {}).items():
-        sys.stderr.write(f"{op} could not be measured here: {problem}\n")
-    sys.stdout.write(f"written to {out}\n")
+        frame.note(f"{op} could not be measured here: {problem}")
+    frame.say(f"written to {out}")
     if planned:
-        sys.stdout.write("the budget is spent; the same command continues with the rest\n")
+        frame.say("the budget is spent; the same command continues with the rest")

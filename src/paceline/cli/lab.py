@@ -164,6 +164,7 @@ def check(
     The exit code is 1 if a link differs by more than 7 %.
     """
     from rich.table import Table
+    from rich.text import Text
 
     from paceline.cluster.units import format_bandwidth
     from paceline.lab.check import TOLERANCE, check_links
@@ -180,13 +181,14 @@ def check(
         links = [{**vars(one), "deviation": one.deviation} for one in checks]
         frame.print_json({"links": links, "tolerance": TOLERANCE, "emulation": kind})
     else:
-        table = Table("link", "asked for", "measured", "deviation", title=f"links ({kind})")
+        table = Table("link", "asked for", "measured", "deviation", "", title=f"links ({kind})")
         for one in checks:
             table.add_row(
                 f"node {one.source} → node {one.target}",
                 format_bandwidth(one.asked_bytes_per_s, bits=True),
                 format_bandwidth(one.measured_bytes_per_s, bits=True),
-                f"{one.deviation:+.1%}" + ("" if one.is_within_tolerance else "  [red]off[/red]"),
+                f"{one.deviation:+.1%}",
+                "" if one.is_within_tolerance else Text("off", style="red"),
             )
         frame.console().print(table)
     raise typer.Exit(0 if all(one.is_within_tolerance for one in checks) else 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated
 
@@ -69,4 +70,7 @@ def options(
 def main() -> None:
     """Entry point of the ``paceline`` command."""
     end_quickly()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # an old terminal may not have every character
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(frame.run(app, sys.argv[1:]))

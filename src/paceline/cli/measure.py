@@ -157,7 +157,9 @@ def _run_job(num_workers: int, options: list[str]) -> int:
     import subprocess
     import sys
 
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    # torchrun's store would listen on all addresses of this machine, the lab's agent's does not.
+    torchrun = [sys.executable, "-m", "paceline.lab.agent", "--rdzv-backend=c10d"]
+    torchrun += ["--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1", "--rdzv-conf=is_host=1"]
     own = ["--module", "paceline", "measure", "links", *options]
     # torchrun announces its own default on every start unless the variable is set.
     environment = {"OMP_NUM_THREADS": "1", **os.environ}

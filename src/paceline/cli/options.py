@@ -16,8 +16,7 @@ def parse_options(texts: list[str], names: list[str]) -> dict[str, dict[str, Any
         The options by the strategy's name.
 
     """
-    import json
-
+    from paceline.reading import parse_json
     from paceline.strategies import make_strategy, strategy_names
 
     asked = [name for name in names if name in strategy_names()]
@@ -32,8 +31,8 @@ def parse_options(texts: list[str], names: list[str]) -> dict[str, dict[str, Any
         if name not in asked:
             raise ValueError(f"--option {text}: {name!r} is not a strategy that was asked for")
         try:
-            options.setdefault(name, {})[key] = json.loads(value)
-        except json.JSONDecodeError:
+            options.setdefault(name, {})[key] = parse_json(value)
+        except ValueError:  # a bare word
             options.setdefault(name, {})[key] = value
     for name, values in options.items():
         make_strategy(name, **values)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -187,7 +186,7 @@ def predict(
     else:
         show_one(predictions[0])
     if trace is not None:
-        sys.stderr.write(f"trace written to {trace}; open it at ui.perfetto.dev\n")
+        frame.note(f"trace written to {trace}; open it at ui.perfetto.dev")
     if out is not None:
         at = find_cluster(chosen, device=wanted, nodes=nodes, workers_per_node=workers_per_node)
         (kernel_model, *_) = find_kernel_models(at, wanted, model_file).values()
@@ -204,7 +203,7 @@ def predict(
         )
     notes = [*predictions[0].warnings, *left_out, *too_close(predictions)]
     for note in notes:
-        sys.stderr.write(f"Note: {note}\n")
+        frame.note(f"Note: {note}")
 
 
 def _own_device(
@@ -212,6 +211,8 @@ def _own_device(
 ) -> str | Device | None:
     """The device that was asked for; the model file's; None for the cluster's own."""
     if name is not None:
+        if not name.strip():
+            raise ValueError("--device is empty: name one, or leave it out.")
         return name
     if model_file is not None:
         from paceline.kernels import load_model

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +43,7 @@ def show_mixed(
         show(found.equal)
         _show_ways(found.equal, found.balanced, dict(found.without))
     for note in (*found.equal.warnings, *found.notes()):
-        sys.stderr.write(f"Note: {note}\n")
+        frame.note(f"Note: {note}")
 
 
 def _show_ways(equal: Prediction, balanced: Prediction, without: dict[str, Prediction]) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from paceline.cli import frame
+from paceline.cluster.units import format_clock
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -60,7 +60,7 @@ def show_one(prediction: Prediction) -> None:
 def _run(run: Run) -> str:
     parts = [
         f"{run.num_steps:,} steps",
-        str(timedelta(seconds=round(run.seconds))),
+        format_clock(run.seconds),
         f"{run.device_hours:,.1f} device-hours",
         "price not known" if run.dollars is None else f"{run.dollars:,.2f} US dollars",
     ]
@@ -120,7 +120,7 @@ def _run_columns(run: Run | None) -> tuple[str, ...]:
     if run is None:
         return ()
     dollars = "-" if run.dollars is None else f"{run.dollars:,.2f}"
-    return str(timedelta(seconds=round(run.seconds))), dollars
+    return format_clock(run.seconds), dollars
 
 
 def _title(prediction: Prediction) -> str:

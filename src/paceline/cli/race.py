@@ -196,5 +196,5 @@ def _show(outcome: Race, folder: Path, *, as_json: bool) -> None:
     how = f" ({outcome.emulation})" if outcome.emulation else ""
     title = f"{settings.model} on {settings.data}: {place_text(outcome.cluster)}{how}"
     frame.console().print(race_table(outcome.results, title=title, target=settings.target))
-    typer.echo(f"Results and logs: {folder / RESULTS}")
-    typer.echo(f"Report: {folder / REPORT}")
+    frame.say(f"Results and logs: {folder / RESULTS}")
+    frame.say(f"Report: {folder / REPORT}")

@@ -15,10 +15,10 @@ class LiveRace:
 
     def __init__(self, names: list[str], num_steps: int, *, is_shown: bool = True) -> None:
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=8),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[news]}"),
+            TextColumn("{task.fields[news]}", markup=False),
             console=frame.stderr_console(),
             refresh_per_second=4,  # it runs beside training
             disable=not is_shown,

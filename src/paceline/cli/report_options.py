@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from paceline.cli import frame
 
 if TYPE_CHECKING:
     from paceline.studies.page import Page
@@ -38,7 +39,7 @@ def write(page: Page, folder: Path, images: str | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     report = folder / "report.html"
     write_page(page, report)
-    sys.stderr.write(f"report written to {report}\n")
+    frame.note(f"report written to {report}")
     if images is not None:
         written = write_pictures(report, folder, images)
-        sys.stderr.write(f"{len(written)} {images} images written to {folder}\n")
+        frame.note(f"{len(written)} {images} images written to {folder}")

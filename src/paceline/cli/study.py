@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -108,7 +107,7 @@ def study(
         varied = [axis for axis, values in given.items() if values and ":" in values]
         _show(found, ["workers", *varied])
     for warning in found.warnings:
-        sys.stderr.write(f"Note: {warning}\n")
+        frame.note(f"Note: {warning}")
 
 
 def _base_batch(batch: str | None) -> int | None:
@@ -116,7 +115,9 @@ def _base_batch(batch: str | None) -> int | None:
     if batch is None:
         return None
     first, _, last = batch.partition(":")
-    if not first.isdigit() or not (last or first).isdigit():
+    if not all(
+        each.isascii() and each.isdecimal() and len(each) < 13 for each in (first, last or first)
+    ):
         raise ValueError(f"--batch {batch} is not a range: write it as 8:512, or as 32.")
     return min(max(32, int(first)), int(last or first))
 
@@ -146,7 +147,7 @@ def _write(found: Study, folder: Path, *, images: str | None) -> None:
     (folder / "study.csv").write_text(found.table.to_csv(), "utf-8")
     (folder / "study.json").write_text(found.to_json(), "utf-8")
     report_options.write(report_page(found, roofline=found.kernels), folder, images)
-    sys.stderr.write(f"its data written to {folder / 'study.csv'} and study.json\n")
+    frame.note(f"its data written to {folder / 'study.csv'} and study.json")
 
 
 def _show(found: Study, axes: list[AxisName]) -> None:

@@ -10,6 +10,9 @@ from paceline.cluster.node import Node
 from paceline.cluster.record import Accepts, Name, Record, Text
 from paceline.cluster.units import format_bandwidth
 
+MOST_WORKERS = 10_000_000
+"""Of a cluster: every node's number of workers is kept."""
+
 
 class Cluster(Record):
     """Where a training runs, or would run."""
@@ -31,6 +34,15 @@ class Cluster(Record):
                 raise ValueError(
                     f"two different devices are named '{node.device.name}': rename one of them"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _not_beyond_memory(self) -> Self:
+        if self.num_workers > MOST_WORKERS:
+            raise ValueError(
+                f"{self.num_workers:,} workers are more than the {MOST_WORKERS:,} of the largest "
+                "cluster that can be predicted"
+            )
         return self
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,12 +17,16 @@ from paceline.cluster.devices import Devices, device_names, load_device
 from paceline.cluster.link import Link
 from paceline.cluster.node import Node
 from paceline.cluster.preset import preset_name, preset_names, preset_text
+from paceline.reading import read_bytes
 from paceline.suggestion import suggestion
 
 
 def _share_by_default(link: Any) -> Any:
     """A node's link to the network is one card, unless the file says otherwise."""
     return {"shared": True} | link if isinstance(link, dict) else link
+
+
+_MOST_BYTES = 4 << 20
 
 
 class _ForAllNodes(Devices):
@@ -48,17 +53,15 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
         if path.name == name_or_path and not path.suffix and not path.exists():
             known = suggestion(name_or_path, preset_names())
             raise ValueError(f"there is no cluster '{name_or_path}': {known}")
-    try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         raise ValueError(
             f"{path}: there is no such file; write the path of a TOML file, or a name that"
             " 'paceline cluster list' shows"
-        ) from None
+        )
+    try:
+        text = read_bytes(path, most_bytes=_MOST_BYTES).decode("utf-8")
     except UnicodeDecodeError:
         raise ValueError(f"{path}: a cluster's file has to be TOML text in UTF-8") from None
-    except OSError as problem:
-        raise ValueError(f"{path}: cannot be read: {problem.strerror}") from None
     return parse_cluster(text, str(path))
 
 
@@ -70,8 +73,15 @@ def parse_cluster(text: str, origin: str) -> Cluster:
         origin: What errors begin with: the file's name.
     """
     try:
+        return _parse(text, origin)
+    except RecursionError:
+        raise ValueError(f"{origin}: its tables or lists are nested too deeply") from None
+
+
+def _parse(text: str, origin: str) -> Cluster:
+    try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as problem:
+    except ValueError as problem:  # a number of thousands of digits is not a TOMLDecodeError
         raise ValueError(f"{origin}: is not valid TOML: {problem}") from None
     shared_keys = _ForAllNodes.table_keys()
     for key in table:

@@ -12,8 +12,12 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from fractions import Fraction
 
+_YEAR_S = 365.25 * 86_400
+_LONGEST_CLOCK_S = 1e13
+_LONGEST_TEXT = 200
 _NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
 _NUMBER_AND_UNIT = re.compile(rf"\s*({_NUMBER})\s*([^\W\d_].*?)?\s*")
 
@@ -41,6 +45,9 @@ class _Kind:
         """The quantity in base units, exactly."""
         if isinstance(text, int | float) and not isinstance(text, bool):
             raise ValueError(f"{text!r} has no unit: write {self.hint()}")
+        if isinstance(text, str) and len(text) > _LONGEST_TEXT:
+            # Digits by the million take minutes to read.
+            raise ValueError(f"'{text[:20]}…' is too long for a {self.noun}: write {self.hint()}")
         match = _NUMBER_AND_UNIT.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise ValueError(f"{text!r} is not a {self.noun}: write {self.hint()}")
@@ -181,6 +188,13 @@ def format_bandwidth(bandwidth_bytes_per_s: float, *, bits: bool = False) -> str
 def format_duration(duration_s: float) -> str:
     """A duration for people: ``"5 us"``."""
     return _format(duration_s, _DURATION.units) if duration_s else "0 s"
+
+
+def format_clock(duration_s: float) -> str:
+    """A long duration for people: ``"3:12:05"``, or ``"2 days, 3:12:05"``."""
+    if not duration_s < _LONGEST_CLOCK_S:
+        return f"{duration_s / _YEAR_S:.3g} years"
+    return str(timedelta(seconds=round(duration_s)))
 
 
 def format_size(size_bytes: int) -> str:

@@ -14,13 +14,15 @@ import torch
 from torch import Tensor
 
 from paceline.cluster.device import Device
-from paceline.kernels.family import FamilyName
+from paceline.kernels.family import FAMILIES, FamilyName
 from paceline.kernels.host import HostCosts
 from paceline.kernels.mlp import Ensemble
+from paceline.reading import parse_json
 
 FORMAT = "paceline-kernel-model"
 VERSION = 3  # 1 and 2 had fewer features of convolutions
 SUFFIX = ".model.safetensors"
+_MOST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,42 +73,59 @@ def load_model(path: Path | str) -> FittedModel:
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"There is no fitted model {path}; make one with `paceline fit PROFILE`.")
+    if path.stat().st_size > _MOST_BYTES:
+        raise ValueError(
+            f"The fitted model {path} has more than {_MOST_BYTES >> 20} MiB, and is not read."
+        )
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             _check(path, metadata)
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except SafetensorError as problem:
+    except (SafetensorError, OSError) as problem:
         raise ValueError(
             f"The fitted model {path} is cut off or is no safetensors file; run `paceline fit` "
             "again."
         ) from problem
-    families = json.loads(metadata["families"])
+    try:
+        return _model(metadata, tensors)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+        raise ValueError(
+            f"The fitted model {path} is damaged ({str(problem)[:200]}); run `paceline fit` again."
+        ) from problem
+
+
+def _model(metadata: dict[str, str], tensors: dict[str, Tensor]) -> FittedModel:
+    families, facts = parse_json(metadata["families"]), parse_json(metadata["facts"])
+    gap_s = float(metadata["gap_s"])
+    if not isinstance(facts, dict) or not 0 <= gap_s < 1:
+        raise ValueError("its facts are none")
+    for name in set(families) - set(FAMILIES):
+        raise ValueError(f"there is no kernel family {name!r}")
     return FittedModel(
-        device=Device(**json.loads(metadata["device"])),
+        device=Device(**parse_json(metadata["device"])),
         ensembles={
-            cast(FamilyName, name): _ensemble(name, facts, tensors)
-            for name, facts in families.items()
+            cast(FamilyName, name): _ensemble(name, own, tensors) for name, own in families.items()
         },
-        host=HostCosts.from_dict(json.loads(metadata["host"])),
-        gap_s=float(metadata["gap_s"]),
-        facts=json.loads(metadata["facts"]),
+        host=HostCosts.from_dict(parse_json(metadata["host"])),
+        gap_s=gap_s,
+        facts=facts,
     )
 
 
 def _check(path: Path, metadata: dict[str, str]) -> None:
     if metadata.get("format") != FORMAT:
         raise ValueError(f"{path} is not a kernel model of paceline; make one with `paceline fit`.")
-    if metadata["version"] != str(VERSION):
+    if metadata.get("version") != str(VERSION):
         raise ValueError(
-            f"The fitted model {path} has schema version {metadata['version']}, this paceline "
+            f"The fitted model {path} has schema version {metadata.get('version')}, this paceline "
             f"reads {VERSION}; run `paceline fit` again."
         )
 
 
 def _ensemble(name: str, facts: dict[str, Any], tensors: dict[str, Tensor]) -> Ensemble:
     layers = sum(key.startswith(f"{name}.weight") for key in tensors)
-    return Ensemble(
+    made = Ensemble(
         ops=tuple(facts["ops"]),
         mean=tensors[f"{name}.mean"],
         scale=tensors[f"{name}.scale"],
@@ -118,3 +137,5 @@ def _ensemble(name: str, facts: dict[str, Any], tensors: dict[str, Tensor]) -> E
         biases=tuple(tensors[f"{name}.bias{layer}"] for layer in range(layers)),
         residual=float(facts["residual"]),
     )
+    made.check()
+    return made

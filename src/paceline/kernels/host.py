@@ -13,6 +13,7 @@ host.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -100,8 +101,15 @@ class HostCosts:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """What :meth:`to_dict` made."""
-        return cls(**values)
+        """What :meth:`to_dict` made; ValueError or TypeError for anything else."""
+        made = cls(**values)
+        numbers = [made.tensor_s, made.recurrent_s, made.spread]
+        numbers += [*made.dispatch_s.values(), *made.factors.values()]
+        if not all(0 <= number < math.inf for number in numbers):
+            raise ValueError("the host's costs are not numbers of at least 0")
+        if made.factors and set(made.factors) != set(_TERMS):
+            raise ValueError(f"the host's factors are not {', '.join(_TERMS)}")
+        return made
 
 
 def _recurrent_steps(call: Call) -> int:

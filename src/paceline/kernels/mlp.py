@@ -54,9 +54,34 @@ class Ensemble:
     residual: float
     """Root mean square of log(predicted / measured) on kernels that a member has not seen."""
 
+    def check(self) -> None:
+        """Refuse, with a ValueError, what cannot be: parts that do not fit, values not finite."""
+        num_features = len(self.mean) if self.mean.dim() == 1 else -1
+        per_feature = (self.mean, self.scale, self.low, self.high)
+        if any(each.shape != (num_features,) for each in per_feature):
+            raise ValueError("its features' ranges do not fit together")
+        if not all(isinstance(op, str) for op in self.ops):
+            raise ValueError("its operators are no names")
+        sizes = [num_features + len(self.ops), *(int(each.shape[-1]) for each in self.biases)]
+        shapes = [(NUM_MEMBERS, before, after) for before, after in pairwise(sizes)]
+        if sizes[-1] != 1 or [tuple(each.shape) for each in self.weights] != shapes:
+            raise ValueError("its layers do not fit together")
+        if any(each.shape != (NUM_MEMBERS, 1, each.shape[-1]) for each in self.biases):
+            raise ValueError("its layers do not fit together")
+        values = (*per_feature, *self.weights, *self.biases)
+        if not all(each.dtype == torch.float32 and bool(each.isfinite().all()) for each in values):
+            raise ValueError("its values are not finite numbers in fp32")
+        if not bool((self.scale > 0).all()) or not 0 <= self.residual < math.inf:
+            raise ValueError("its scales are not above 0")
+
     def predict(self, features: Floats, ops: list[str]) -> tuple[Floats, Floats]:
         """log(time / roofline) for every row, and its uncertainty (one standard deviation)."""
         raw = torch.from_numpy(features)
+        if raw.shape[1] != len(self.mean):
+            raise ValueError(
+                f"The fitted model knows {len(self.mean)} features of {ops[0]}, which has "
+                f"{raw.shape[1]}; run `paceline fit` again."
+            )
         inputs = torch.cat([self._normalised(raw), self._labels(ops)], 1)
         with torch.no_grad():
             each = _forward(inputs, self.weights, self.biases)

@@ -15,14 +15,21 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from paceline.reading import lines, parse_json
 from paceline.steps.kernel import Kernel
 
 FORMAT = "paceline-kernels"
 VERSION = 1
 SUFFIX = ".kernels.gz"
+# The H200's has 140,000 lines, 22 million characters, and 17,000 in its longest line.
+_MOST_CHARACTERS = 512 << 20
+_LONGEST_LINE = 4 << 20
+_MOST_SECONDS = 1e6
+_MOST_WORKSPACE = 1 << 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,39 +92,67 @@ def reading(path: Path) -> Iterator[Iterable[str]]:
         raise ValueError(f"There is no profile {path}; make one with `paceline measure kernels`.")
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
-            _check_header(path, file.readline())
-            file.seek(0)
-            yield file
+            own = lines(file, most_characters=_MOST_CHARACTERS, longest=_LONGEST_LINE)
+            first = next(own, "")
+            _check_header(first)
+            yield chain([first], own)
     except (EOFError, zlib.error) as problem:
         raise ValueError(
             f"The profile {path} is cut off or damaged; measure it again, or copy it again."
         ) from problem
-    except (gzip.BadGzipFile, UnicodeDecodeError, json.JSONDecodeError, KeyError) as problem:
-        raise ValueError(f"{path} is not a kernel profile of paceline.") from problem
+    except _OtherVersionError as problem:
+        raise ValueError(f"The profile {path} {problem}") from None
+    except (gzip.BadGzipFile, ValueError, KeyError, TypeError, RecursionError) as problem:
+        detail = "" if isinstance(problem, gzip.BadGzipFile) else _in_words(problem)
+        raise ValueError(f"{path} is not a kernel profile of paceline{detail}.") from problem
 
 
-def _check_header(path: Path, line: str) -> None:
-    header = json.loads(line)
+class _OtherVersionError(ValueError):
+    """It is a profile, and of another version."""
+
+
+def _in_words(problem: Exception) -> str:
+    """What is wrong with a line, where that tells more than that it is not JSON."""
+    if isinstance(problem, json.JSONDecodeError | UnicodeDecodeError):
+        return ""
+    return f": {str(problem)[:200]}"
+
+
+def _check_header(line: str) -> None:
+    header = parse_json(line)
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise ValueError(f"{path} is not a kernel profile of paceline.")
+        raise ValueError("its first line is not a profile's")
     if header["version"] != VERSION:
-        raise ValueError(
-            f"The profile {path} has schema version {header['version']}, this paceline reads "
-            f"{VERSION}; measure again with `paceline measure kernels`."
+        raise _OtherVersionError(
+            f"has schema version {header['version']}, this paceline reads {VERSION}; measure "
+            "again with `paceline measure kernels`."
         )
 
 
 def _read_lines(profile: Profile, lines: Iterable[str]) -> None:
     for line in lines:
-        value = json.loads(line)
+        value = parse_json(line, with_infinity=True)  # arguments such as a mask's -Infinity
         if isinstance(value, dict):
             profile.facts |= value
             continue
         if not isinstance(value, list) or len(value) != 7:
-            raise KeyError(f"neither facts nor a kernel: {line[:40]}")
+            raise ValueError(f"neither facts nor a kernel: {line[:40]}")
         *kernel_parts, seconds, workspace_bytes, sources = value
         kernel = Kernel.from_parts(kernel_parts)
-        profile.timings[kernel] = Timing(seconds, workspace_bytes, tuple(sources))
+        profile.timings[kernel] = timing(seconds, workspace_bytes, sources)
+
+
+def timing(seconds: Any, workspace_bytes: Any, sources: Any) -> Timing:
+    """What a line says of a kernel, checked; ValueError if it says nothing that could be."""
+    if seconds is not None:
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not is_number or not 0 <= seconds < _MOST_SECONDS:
+            raise ValueError(f"{str(seconds)[:40]} is no time of a kernel")
+    if not isinstance(workspace_bytes, int) or not 0 <= workspace_bytes < _MOST_WORKSPACE:
+        raise ValueError(f"{str(workspace_bytes)[:40]} is no size of a workspace")
+    if not isinstance(sources, list) or not all(isinstance(each, str) for each in sources):
+        raise ValueError(f"{str(sources)[:40]} are no names of networks")
+    return Timing(seconds, workspace_bytes, tuple(sources))
 
 
 def _facts_line(facts: Mapping[str, Any]) -> str:

@@ -7,10 +7,12 @@ asks for them.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from paceline.kernels.profile import Timing, reading
+from paceline.kernels.profile import Timing, reading, timing
+from paceline.reading import parse_json
 from paceline.steps.kernel import Kernel
 
 
@@ -25,7 +27,7 @@ class Table(Mapping[Kernel, Timing]):
         return _timing(self._lines[parts[:-1]])
 
     def __iter__(self) -> Iterator[Kernel]:
-        return (Kernel.from_parts(json.loads(text + "]")) for text in self._lines)
+        return map(_kernel, self._lines)
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -38,12 +40,10 @@ class Table(Mapping[Kernel, Timing]):
         found = [
             text
             for text in self._lines
-            if is_wanted(text[2 : text.index('"', 2)]) and operand in text
+            if is_wanted(text[2:].partition('"')[0]) and operand in text
         ]
         chosen = found[:: -(-len(found) // most)] if found else []
-        return {
-            Kernel.from_parts(json.loads(text + "]")): _timing(self._lines[text]) for text in chosen
-        }
+        return {_kernel(text): _timing(self._lines[text]) for text in chosen}
 
 
 def load_table(path: Path) -> Table:
@@ -57,11 +57,22 @@ def load_table(path: Path) -> Table:
                 kernel, seconds, workspace_bytes = measured.rsplit(",", 2)
                 if seconds == "null":
                     lines.pop(kernel, None)
+                elif not 0 <= float(seconds) < math.inf:
+                    raise ValueError(f"{seconds[:40]} is no time of a kernel")
                 else:
                     lines[kernel] = f"[{seconds},{workspace_bytes},[{networks}"
     return Table(lines)
 
 
 def _timing(text: str) -> Timing:
-    seconds, workspace_bytes, sources = json.loads(text)
-    return Timing(seconds, workspace_bytes, tuple(sources))
+    try:
+        return timing(*parse_json(text))
+    except (ValueError, TypeError):
+        raise ValueError(f"a kernel of the profile is damaged: {text[:80]!r}") from None
+
+
+def _kernel(text: str) -> Kernel:
+    try:
+        return Kernel.from_parts(parse_json(text + "]", with_infinity=True))
+    except (ValueError, TypeError, RecursionError):
+        raise ValueError(f"a kernel of the profile is damaged: {text[:80]!r}") from None

@@ -9,6 +9,7 @@ from paceline.cluster.units import format_bandwidth, parse_bandwidth
 
 DEFAULT_CLUSTER = "lab-2x2"
 _MOST_RATE_BYTES_PER_S = 1.25e9
+_MOST_WORKERS = 1024
 
 # Which worker is slower, and how many times: (node, worker) -> factor
 Slow = Mapping[tuple[int, int], float]
@@ -45,6 +46,11 @@ def lay_out(
             layout = layout.with_workers_per_node(counts[0])
     if link is not None:
         layout = layout.with_link(parse_bandwidth(link))
+    if layout.num_workers > _MOST_WORKERS:
+        raise ValueError(
+            f"a lab runs a process for each worker, and {layout.num_workers:,} are more than "
+            f"{_MOST_WORKERS}; give fewer --nodes or --workers"
+        )
     link_rates_bytes_per_s(layout)  # refuses what no lab can emulate
     return layout
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from paceline.rehearse.rules import distinct_nodes, plain_node
 from paceline.rehearse.run import num_steps_of
 from paceline.rehearse.setting import find_cluster, find_kernel_models
 from paceline.rehearse.settle import settle
+from paceline.rehearse.soundness import refusing_nonsense
 from paceline.rehearse.step_prices import is_serial, price_step
 from paceline.rehearse.summarise import summarise, summarise_alone
 from paceline.rehearse.timeline import Timeline
@@ -37,7 +37,11 @@ from paceline.teams import CollectiveName
 from paceline.teams.collectives import check_collective
 from paceline.traces.trace import check_trace_path
 
+_MOST_SAMPLES = 10**18
+_MOST_JITTER = 10
 
+
+@refusing_nonsense
 def predict(
     step: Step | Capture,
     *,
@@ -87,10 +91,12 @@ def predict(
     """
     if trace is not None:
         check_trace_path(trace)
-    if samples is not None and samples < 1:
-        raise ValueError(f"A run has at least one sample, not {samples}.")
-    if jitter is not None and not 0 <= jitter < math.inf:
-        raise ValueError(f"Workers' times vary by 0 or more of their mean, not by {jitter}.")
+    if samples is not None and not 1 <= samples <= _MOST_SAMPLES:
+        raise ValueError(f"A run has from 1 to {_MOST_SAMPLES:,} samples, not {samples}.")
+    if jitter is not None and not 0 <= jitter <= _MOST_JITTER:
+        raise ValueError(
+            f"Workers' times vary by 0 to {_MOST_JITTER} times their mean, not by {jitter}."
+        )
     if shares not in ("equal", "balanced"):
         raise ValueError(f"The shares {shares!r} are unknown; take 'equal' or 'balanced'.")
     check_collective(collective)

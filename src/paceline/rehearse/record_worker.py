@@ -30,6 +30,8 @@ from paceline.teams.virtual import virtual_workers
 from paceline.train import attach
 
 _MIN_STEPS = 8
+_MOST_GRADIENTS = 500_000
+"""Of all recorded steps of a worker; about a minute's work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ def record_worker(
             f"{type(strategy).__name__} only picks one of the other strategies, not the same on "
             "every cluster; predict() says which, and everything else takes that one"
         )
+    _check_length(strategy, len(capture.gradients))
     chosen = own_copy(strategy)
     journal = Journal(lateness=lateness, readings=readings)
     workers = virtual_workers(journal, node_sizes, node=node, index=index)
@@ -123,6 +126,17 @@ def record_worker(
         extra_bytes=extra_bytes,
         is_time_used=is_time_used,
     )
+
+
+def _check_length(strategy: Strategy, num_gradients: int) -> None:
+    """Refuse a period that would take minutes to record: every step of two periods is taken."""
+    longest = _MOST_GRADIENTS // (2 * max(1, num_gradients))
+    period = strategy.schedule().longest_period
+    if period > max(longest, _MIN_STEPS):
+        raise ValueError(
+            f"a period of {period:,} steps is too long to rehearse, since whole periods are "
+            f"played: for this model give at most {longest:,}; a step hardly changes beyond that"
+        )
 
 
 def _num_steps(phase: Phase, period: int, *, is_preview: bool) -> int:

@@ -10,9 +10,6 @@ from paceline.cluster.devices import device_names, load_device
 from paceline.kernels.library import load_kernel_model
 from paceline.kernels.model import KernelModel
 
-MOST_WORKERS = 10_000_000
-"""Of a cluster: every node's number of workers is kept."""
-
 
 def find_cluster(
     cluster: str | Path | Cluster | None,
@@ -31,11 +28,6 @@ def find_cluster(
         chosen = chosen.with_workers_per_node(workers_per_node)
     if nodes is not None:
         chosen = chosen.with_nodes(nodes)
-    if chosen.num_workers > MOST_WORKERS:
-        raise ValueError(
-            f"{chosen.num_workers:,} workers are more than the {MOST_WORKERS:,} of the largest "
-            "cluster that can be predicted."
-        )
     if device is None:
         return chosen
     own = load_device(device) if isinstance(device, str) else device

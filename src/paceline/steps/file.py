@@ -41,6 +41,13 @@ def capture_from_dict(values: Any) -> Capture:
     header = values if isinstance(values, dict) else {}
     if header.get("format") != FORMAT or header.get("version") != VERSION:
         raise ValueError(f"This is no capture of schema version {VERSION}; capture the step again.")
+    try:
+        return _capture(values)
+    except (KeyError, TypeError, IndexError, AttributeError) as problem:
+        raise ValueError(f"The capture is damaged ({problem!r}); capture the step again.") from None
+
+
+def _capture(values: dict[str, Any]) -> Capture:
     kernels = [Kernel.from_parts(parts) for parts in values["kernels"]]
     return Capture(
         name=values["name"],

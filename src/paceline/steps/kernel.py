@@ -26,6 +26,7 @@ DTYPE_BYTES = {
     "b8": 1,
 }
 """The dtypes of operands by their short names, with their sizes."""
+_MOST_SIZE, _MOST_RANK = 1 << 60, 16  # a float holds their product
 
 
 class Operand(NamedTuple):
@@ -65,7 +66,12 @@ class Operand(NamedTuple):
     def from_text(cls, text: str) -> Operand:
         """The operand that :meth:`to_text` wrote."""
         dtype, shape, *strides = text[1:].split(":")
-        return cls(dtype, _numbers(shape), _numbers(strides[0]) if strides else None)
+        made = cls(dtype, _numbers(shape), _numbers(strides[0]) if strides else None)
+        is_sound = dtype in DTYPE_BYTES and all(0 <= size <= _MOST_SIZE for size in made.shape)
+        is_fitting = made.strides is None or len(made.strides) == len(made.shape)
+        if not is_sound or not is_fitting or len(strides) > 1 or len(made.shape) > _MOST_RANK:
+            raise ValueError(f"{text[:80]!r} is no operand")
+        return made
 
 
 @dataclass(frozen=True)
@@ -107,8 +113,12 @@ class Kernel:
 
     @classmethod
     def from_parts(cls, parts: list[Any]) -> Kernel:
-        """The kernel that :meth:`to_parts` took apart."""
+        """The kernel that :meth:`to_parts` took apart; ValueError for anything else."""
         op, args, outputs, math_mode = parts
+        if not (isinstance(op, str) and isinstance(args, list) and isinstance(math_mode, str)):
+            raise ValueError(f"{str(parts)[:80]!r} is no kernel")
+        if not (isinstance(outputs, list) and all(isinstance(each, str) for each in outputs)):
+            raise ValueError(f"{str(parts)[:80]!r} is no kernel")
         return cls(op, _rich(args), math_mode, tuple(map(Operand.from_text, outputs)))
 
 
@@ -133,6 +143,8 @@ def _plain(value: Any) -> Any:
 def _rich(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(_rich(each) for each in value)
+    if isinstance(value, dict):
+        raise ValueError("a table is no argument of a kernel")
     if isinstance(value, str) and value.startswith("@"):
         return Operand.from_text(value)
     return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -23,6 +25,9 @@ from paceline.steps.step import MemoryFormat, Step
 from paceline.steps.tensors import map_tensors
 from paceline.zoo import build_model, zoo_entry
 
+_MOST_SAMPLES = 1 << 30
+_MOST_BATCH_BYTES = 1 << 50
+_MOST_CLASSES = 1 << 40
 DEFAULT_BATCH = 32
 """Samples per step where no batch is given."""
 
@@ -79,6 +84,8 @@ def load_step(
         raise ValueError(f"A batch of {batch} has no samples; give at least 1.")
     if optimizer is not None and optimizer not in OPTIMIZERS:
         raise ValueError(f"The optimizer {optimizer!r} is unknown; take {', '.join(OPTIMIZERS)}.")
+    if batch is not None and batch > _MOST_SAMPLES:
+        raise ValueError(f"A batch of {batch} is more than {_MOST_SAMPLES:,} samples per worker.")
     num_samples = DEFAULT_BATCH if batch is None else batch
     if ":" not in model:
         return zoo_step(
@@ -161,6 +168,15 @@ def zoo_step(
 def _random_batch(
     kind: str, shape: tuple[int, ...], num_classes: int, batch: int
 ) -> tuple[Tensor, Tensor]:
+    num_bytes = (8 if kind == "text" else 4) * batch * math.prod(shape)
+    limit = _MOST_BATCH_BYTES
+    if torch.get_default_device().type == "cpu":
+        limit = psutil.virtual_memory().available // 2
+    if num_bytes > limit or num_classes > _MOST_CLASSES:
+        raise ValueError(
+            f"A batch of {batch:,} samples of {'x'.join(map(str, shape))} in {num_classes:,} "
+            f"classes has {num_bytes / 1e9:,.0f} GB, and does not fit here; give a smaller one."
+        )
     if kind == "text":
         tokens = torch.randint(num_classes, (2, batch, *shape))
         return tokens[0], tokens[1]
@@ -224,7 +240,7 @@ def _users_errors_in_words(source: str) -> Iterator[None]:
         yield
     except ValueError:
         raise
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
         sentence = " ".join(str(problem).split())
         raise ValueError(f"{source} fails: {type(problem).__name__}: {sentence}.") from problem
 

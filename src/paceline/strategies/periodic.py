@@ -80,6 +80,7 @@ class Periodic(Strategy):
                 RuntimeWarning,
                 stacklevel=2,
             )
+        self._make_fragments()  # refuses what cannot be before anything is made of its size
         sizes = workers.node_sizes
         is_by_workers = self._weighting == "workers"
         self._weights = [size // math.gcd(*sizes) if is_by_workers else 1 for size in sizes]
@@ -91,7 +92,6 @@ class Periodic(Strategy):
         """Of each fragment: the replica's counts of batches when its last exchange started."""
         self._in_flight: dict[int, Exchange] = {}
         self._is_settled = True
-        self._make_fragments()
 
     def parameters_changed(self) -> None:
         """Cut the new parameters into fragments; the outer optimizers' state is lost."""

@@ -23,12 +23,20 @@ WireName = Literal["fp32", "bf16", "fp16", "int8"]
 # int8 scales each block by its largest value: small, so that one large change in a layer does not
 # cost the others their precision; large, so that the scales add only 0.4 % to the message.
 _BLOCK = 1024
+_MOST_CHUNKS = 1 << 16
 
 
 class Wire(ABC):
     """How one flat tensor of parameters travels. Called from background work, in this order."""
 
     def __init__(self, numel: int, chunk_numel: int) -> None:
+        num_chunks = -(-numel // chunk_numel)
+        if num_chunks > _MOST_CHUNKS:
+            raise ValueError(
+                f"chunk_bytes would cut an exchange into {num_chunks:,} parts, and each part costs "
+                f"a message: give chunk_bytes of {16 << 20}, or at least so many that there are no "
+                f"more than {_MOST_CHUNKS:,}"
+            )
         self.chunks = [
             slice(begin, min(begin + chunk_numel, numel)) for begin in range(0, numel, chunk_numel)
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal, TypeVar, get_args
 
 import numpy as np
@@ -25,6 +26,10 @@ DEFAULT_MOST_WORKERS = 1024
 _PER_OCTAVE = 4  # values between two powers of two, so that crossing points are found finely
 _FACTORS = tuple(float(factor) for factor in np.geomspace(0.25, 4.0, 17))
 _LINK_FACTORS = tuple(float(factor) for factor in np.geomspace(1 / 16, 16.0, 33))
+
+_MOST_DIGITS = 12
+_MOST_VALUES = 1000
+_MOST_RATIO = 1e12
 
 Value = TypeVar("Value", int, float)
 
@@ -109,13 +114,19 @@ def _values(
     if given is None:
         return default
     if not isinstance(given, str):
-        values = tuple(given)
+        values = tuple(islice(given, _MOST_VALUES + 1))
+        if len(values) > _MOST_VALUES:
+            raise ValueError(f"--{name}: give at most {_MOST_VALUES} values.")
     else:
         first, colon, last = given.partition(":")
         try:
             low, high = parse(first), parse(last if colon else first)
         except ValueError as problem:
-            raise ValueError(f"--{name} {given} is not a range: {problem}") from None
+            raise ValueError(f"--{name} {given[:80]} is not a range: {problem}") from None
+        if not 0 < low < np.inf or not 0 < high < np.inf:
+            raise ValueError(f"--{name} {given[:80]}: give numbers above 0.")
+        if high / low > _MOST_RATIO:
+            raise ValueError(f"--{name} {given[:80]}: its end is too far from its beginning.")
         if low > high:
             raise ValueError(f"--{name} {given}: the range begins above its end.")
         values = between(low, high) if low < high else (low,)
@@ -125,9 +136,10 @@ def _values(
 
 
 def _whole(text: str) -> int:
-    if not text.strip().isdigit():
-        raise ValueError(f"{text!r} is not a whole number, write it as 8:512")
-    return int(text)
+    plain = text.strip()
+    if not (plain.isascii() and plain.isdecimal() and len(plain) <= _MOST_DIGITS):
+        raise ValueError(f"{text[:40]!r} is not a whole number, write it as 8:512")
+    return int(plain)
 
 
 def _powers_of_two(low: int, high: int) -> tuple[int, ...]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
+
+from paceline.cluster.units import format_clock
 
 _UNITS_S = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(d|h|min|m|sec|s)")
 MILLION = 1_000_000
+_LONGEST_TEXT = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,15 +107,15 @@ def parse_time(text: str) -> float:
         text: Days, hours, minutes and seconds, each with its unit.
 
     """
-    parts = _PART.findall(text.replace(" ", ""))
+    parts = _PART.findall(text.replace(" ", "")) if len(text) <= _LONGEST_TEXT else []
     if not parts or "".join(number + unit for number, unit in parts) != text.replace(" ", ""):
-        raise ValueError(f"{text!r} is not a time: write it as 8h, 1h30m, 2d or 45min.")
+        raise ValueError(f"{text[:40]!r} is not a time: write it as 8h, 1h30m, 2d or 45min.")
     return sum(float(number) * _UNITS_S[unit] for number, unit in parts)
 
 
 def clock(seconds: float) -> str:
     """A time for people: 3:12:05, or 2 days, 3:12:05."""
-    return str(timedelta(seconds=round(seconds)))
+    return format_clock(seconds)
 
 
 def money(dollars: float) -> str:

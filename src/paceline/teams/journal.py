@@ -12,6 +12,9 @@ from paceline.teams.team import Op
 
 TeamName = Literal["world", "node", "across"]
 
+MOST_TICKETS = 100_000
+"""Of one journal: what a worker may begin in a rehearsal, which plays all of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Collective:
@@ -110,6 +113,11 @@ class Journal:
     def new_ticket(self) -> int:
         """A number that nothing in this journal has yet."""
         self._num_tickets += 1
+        if self._num_tickets > MOST_TICKETS:
+            raise ValueError(
+                f"a rehearsal of this strategy sends more than {MOST_TICKETS:,} messages, which "
+                "would take minutes: give it larger chunks or buckets, or a shorter period"
+            )
         return self._num_tickets
 
     def next_reading(self, otherwise: float, ticket: int | None = None) -> float:

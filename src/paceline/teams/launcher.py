@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+_WHOLE = re.compile(r"\s*[0-9]{1,9}\s*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,18 +85,24 @@ def _read(names: _Variables, environment: Mapping[str, str]) -> Place:
         return None if name is None or name not in environment else number(name)
 
     def number(name: str) -> int:
-        try:
-            return int(environment[name])
-        except ValueError:
+        text = environment[name]
+        if not _WHOLE.fullmatch(text):
             raise ValueError(
-                f"{name}={environment[name]!r} is not a whole number; unset it, or start the "
+                f"{name}={text[:40]!r} is not a whole number of at least 0; unset it, or start the "
                 "script with torchrun, srun or mpirun"
-            ) from None
+            )
+        return int(text)
 
+    rank, num_workers = number(names.rank), number(names.num_workers)
+    if rank >= num_workers:
+        raise ValueError(
+            f"{names.rank}={rank} is not below {names.num_workers}={num_workers}: ranks count from "
+            "0; start the script with torchrun, srun or mpirun"
+        )
     return Place(
         launcher=names.launcher,
-        rank=number(names.rank),
-        num_workers=number(names.num_workers),
+        rank=rank,
+        num_workers=num_workers,
         local_rank=number_if_set(names.local_rank),
         node=number_if_set(names.node),
     )

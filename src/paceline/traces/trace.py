@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.units import format_size
+from paceline.reading import parse_json, read_bytes, unpack
 
 TRACKS = ("step", "compute", "world", "node", "across", "background")
 """The tracks of a worker, from top to bottom: what it computes, its teams, background work."""
 
 _FORMAT = "paceline-trace-1"
+_MOST_BYTES = 256 << 20
+_MOST_US = 100 * 366 * 86_400 * 10**6
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,24 +88,60 @@ def read_trace(path: str | Path) -> tuple[list[Span], dict[int, str]]:
 
     """
     target = check_trace_path(path)
-    data = target.read_bytes()
-    content = json.loads(gzip.decompress(data) if target.suffix == ".gz" else data)
-    if content.get("otherData", {}).get("format") != _FORMAT:
-        raise ValueError(f"{target} is not a trace that paceline wrote (format {_FORMAT})")
-    events = content["traceEvents"]
-    spans = [
-        Span(
-            worker=event["pid"] - 1,
-            track=event["cat"],
-            name=event["name"],
-            start_s=event["ts"] / 1e6,
-            end_s=(event["ts"] + event["dur"]) / 1e6,
-        )
-        for event in events
-        if event["ph"] == "X"
-    ]
-    names = {e["pid"] - 1: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    if not target.exists():
+        raise ValueError(f"there is no trace {target}")
+    data = read_bytes(target, most_bytes=_MOST_BYTES)
+    if target.suffix == ".gz":
+        data = unpack(data, str(target), most_bytes=_MOST_BYTES)
+    return parse_trace(data, str(target))
+
+
+def parse_trace(data: bytes, origin: str) -> tuple[list[Span], dict[int, str]]:
+    """The spans and the workers' names of a trace's text.
+
+    Args:
+        data: JSON, not packed.
+        origin: What errors begin with: the file's name.
+
+    """
+    try:
+        content = parse_json(data)
+        if content["otherData"]["format"] != _FORMAT:
+            raise KeyError(_FORMAT)
+        events = content["traceEvents"]
+        kinds = [event["ph"] for event in events]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(
+            f"{origin} is not a trace that paceline wrote (format {_FORMAT})"
+        ) from None
+    try:
+        spans = [_span(event) for event, kind in zip(events, kinds, strict=True) if kind == "X"]
+        named = [event for event in events if event["name"] == "process_name"]
+        names = {_whole(event["pid"]) - 1: str(event["args"]["name"]) for event in named}
+    except (ValueError, KeyError, TypeError, OverflowError) as problem:
+        raise ValueError(f"{origin}: an event of the trace is damaged: {problem!r}") from None
     return spans, names
+
+
+def _span(event: Mapping[str, Any]) -> Span:
+    track = event["cat"]
+    if track not in TRACKS:
+        raise ValueError(f"there is no track {track!r}")
+    start_us, took_us = _whole(event["ts"], least=-_MOST_US), _whole(event["dur"])
+    return Span(
+        worker=_whole(event["pid"]) - 1,
+        track=track,
+        name=str(event["name"]),
+        start_s=start_us / 1e6,
+        end_s=(start_us + took_us) / 1e6,
+    )
+
+
+def _whole(value: Any, *, least: int = 0) -> int:
+    """Workers and microseconds are whole numbers; a century of the latter is enough."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST_US:
+        raise ValueError(f"{value!r} is not a whole number from {least} to {_MOST_US}")
+    return value
 
 
 def _events_of_worker(worker: int, name: str, spans: Iterable[Span]) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,78 @@
+"""The terminal: what a name, a path or an error says is shown there, and never obeyed.
+
+Names come from other people's files. One with ``[red]`` is no markup, one with an escape sequence
+moves no cursor and sets no title, and one that turns the direction of writing around stays as it
+is: characters that cannot be seen are shown as Python would write them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import IO, Any
+from unicodedata import category
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+_KEPT = "\n\t"
+
+
+def visible(text: str) -> str:
+    r"""The text with every character seen: ``\x1b`` for an escape, ``\u202e`` for a turn.
+
+    Args:
+        text: Anything, lines and tabs included, which are kept.
+    """
+    if text.isprintable():
+        return text
+    return "".join(_shown(character) for character in text)
+
+
+def _shown(character: str) -> str:
+    # No-break spaces and their like (Zs) are not "printable" to Python, and harm nobody.
+    if character.isprintable() or character in _KEPT or category(character) == "Zs":
+        return character
+    return repr(character)[1:-1]
+
+
+def say(text: str, *, file: IO[str] | None = None) -> None:
+    """Write a line of plain text.
+
+    Args:
+        text: The line, with whatever the user or a file put in.
+        file: Where to; by default standard output.
+    """
+    target = sys.stdout if file is None else file
+    target.write(visible(text) + "\n")
+
+
+def note(text: str) -> None:
+    """Write a line of plain text to standard error.
+
+    Args:
+        text: The line.
+    """
+    say(text, file=sys.stderr)
+
+
+class Screen(Console):
+    """A console that takes text for text: no markup, no emoji codes, no control characters."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, markup=False, emoji=False)
+
+    def render_str(self, text: str, **settings: Any) -> Text:
+        """As the base class, of what can be seen; before widths are known."""
+        return super().render_str(visible(text), **settings)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """As the base class; also of texts that were made elsewhere."""
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(visible(segment.text), segment.style)
