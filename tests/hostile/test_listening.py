@@ -53,6 +53,7 @@ def test_a_lab_without_namespaces_is_on_the_loopback(tmp_path: Path) -> None:
         f"sys.exit(frame.run(app, [*words, sys.executable, {str(script)!r}, {str(out)!r}, "
         "str(os.getpid())]))\n"
     )
+    before = set(psutil.Process().children(recursive=True))
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=200
     )
@@ -61,4 +62,5 @@ def test_a_lab_without_namespaces_is_on_the_loopback(tmp_path: Path) -> None:
     assert heard, "the job's store listens somewhere"
     beyond = [each for each in heard if not ipaddress.ip_address(each[1]).is_loopback]
     assert beyond == []
-    assert psutil.Process().children(recursive=True) == []
+    # Other tests of this process may have left theirs.
+    assert set(psutil.Process().children(recursive=True)) <= before
