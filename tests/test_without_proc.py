@@ -15,7 +15,10 @@ from paceline.teams import host
 
 NOWHERE = Path("/nowhere/proc")
 # Network namespaces are Linux's own; the others fall back, as is tested below.
-READERS = {"lab/namespaces.py", "teams/host.py", "measure/kernels.py"}
+READERS = {
+    *("lab/namespaces.py", "lab/enter.py"),
+    *("teams/host.py", "measure/kernels.py", "doctor/facts.py"),
+}
 
 
 def test_only_files_with_a_fallback_read_proc() -> None:

@@ -62,7 +62,7 @@ TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "GROUP_RANK": "0"
     [
         ({"WORLD_SIZE": "2"}, "WORLD_SIZE is set and RANK is not"),
         ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "MPICH or Intel MPI started this process"),
-        (TORCHRUN | {"RANK": "4"}, "numbers this worker 4 of 4"),
+        (TORCHRUN | {"RANK": "4"}, "RANK=4 is not below WORLD_SIZE=4"),
         (TORCHRUN | {"LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "1"}, "started 2 workers on one"),
         (TORCHRUN | {"LOCAL_WORLD_SIZE": "8"}, "LOCAL_WORLD_SIZE=8 does not fit"),
         (TORCHRUN | SLURM | {"SLURM_NTASKS": "8"}, "contradict Slurm's SLURM_PROCID=1"),

@@ -6,7 +6,7 @@ import io
 import os
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,14 @@ def pickle_within(canary: Path, content: bytes) -> bytes:
 FORMS: list[Callable[[Path, bytes], bytes]] = [pickled, torch_file, pickle_in_front, pickle_within]
 # Names that readers of checkpoints look for; torch.distributed.checkpoint unpickles its .metadata.
 STRAY_NAMES = (".metadata", "metadata.pkl", "__0_0.distcp", "worker-0.pt", "complete.json")
+
+
+@pytest.fixture(autouse=True)
+def end_the_job() -> Iterator[None]:
+    """Each test is a job of one worker in this process."""
+    yield
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def attached(strategy: str) -> paceline.Pace:

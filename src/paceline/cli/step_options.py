@@ -23,7 +23,7 @@ Batch = Annotated[
 ModelFile = Annotated[Path | None, typer.Option("--model-file", help="What `paceline fit` wrote.")]
 Jitter = Annotated[
     float | None,
-    typer.Option("--jitter", min=0, max=10, help="How much workers' times vary, as 0.05."),
+    typer.Option("--jitter", min=0, help="How much workers' times vary, as 0.05."),
 ]
 Epochs = Annotated[float, typer.Option("--epochs", help="How often the run sees the samples.")]
 

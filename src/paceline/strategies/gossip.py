@@ -140,3 +140,8 @@ class Gossip(Strategy):
         """Restore what :meth:`state_dict` returned."""
         super().load_state_dict(state)
         self.replica.num_batches, self.replica.trained, self._tally = state["trained"]
+
+    def load_averaged(self, state: dict[str, Any]) -> None:
+        """What nodes trained on is in the average already: they count from here."""
+        super().load_state_dict(state)
+        self._tally = self.replica.tally()

@@ -40,7 +40,7 @@ _LATE = {"auto": "paceline.auto:Auto"}
 # Parameters of attach() and predict(), which also take a strategy's options.
 RESERVED_NAMES = {
     *("model", "optimizer", "strategy", "workers", "timeout", "buffers", "metric", "report_every"),
-    *("collective", "check", "loggers", "log_every", "forecast"),
+    *("collective", "check", "survive", "loggers", "log_every", "forecast"),
     *("tensorboard", "trace", "trace_steps", "enabled", "step", "device", "cluster", "nodes"),
     *("workers_per_node", "kernel_model", "jitter", "samples", "shares", "global_batch"),
     "compiled",

@@ -82,8 +82,11 @@ class Pace(Resumable):
         described = fingerprint(model, optimizers, strategy, settings)
         check_agreement(described, workers, self._replica.device)
         seen = shard_workers(model, strategy, workers) if self._is_sharded else workers
-        take_over(model.parameters(), seen.world, 0)
-        take_over(model.buffers(), workers.world, 0)
+        if self._is_sharded:  # shards are equal across nodes, buffers everywhere
+            take_over(model.parameters(), seen.world, 0)
+            take_over(model.buffers(), workers.world, 0)
+        else:
+            take_over([*model.parameters(), *model.buffers()], workers.world, 0)
         if self._optimizers:
             level_optimizers(self._optimizers, seen.world)
         strategy.start(self._replica, seen)
