@@ -51,10 +51,15 @@ FORMS: list[Callable[[Path, bytes], bytes]] = [pickled, torch_file, pickle_in_fr
 STRAY_NAMES = (".metadata", "metadata.pkl", "__0_0.distcp", "worker-0.pt", "complete.json")
 
 
+_attached: list[paceline.Pace] = []
+
+
 @pytest.fixture(autouse=True)
 def end_the_job() -> Iterator[None]:
     """Each test is a job of one worker in this process."""
     yield
+    while _attached:
+        _attached.pop().detach()
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
@@ -63,7 +68,8 @@ def attached(strategy: str) -> paceline.Pace:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    return paceline.attach(model, optimizer, strategy)
+    _attached.append(paceline.attach(model, optimizer, strategy))
+    return _attached[-1]
 
 
 def load(pace: paceline.Pace, folder: Path) -> str:

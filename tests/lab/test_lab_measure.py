@@ -16,7 +16,7 @@ def test_the_emulated_link_is_found(tmp_path: Path) -> None:
     lab = ("lab", "run", "--nodes", "2", "--workers", "2", "--link", "200mbit")
     measure = ("python", "-m", "paceline", "measure", "links", "--out", str(out))
     done = run_cli(
-        *lab, "--emulation", "software", "--", *measure, "--largest", "256 KiB", "--quick", "--json"
+        *lab, "--emulation", "software", "--", *measure, "--largest", "256 KiB", "--json"
     )
     assert done.returncode == 0, done.stderr
     # One worker answers for all; the lab puts its place before each line.
