@@ -36,3 +36,13 @@ def no_process_group_is_left() -> Iterator[None]:
     yield
     torch_distributed = sys.modules.get("torch.distributed")
     assert torch_distributed is None or not torch_distributed.is_initialized()
+
+
+@pytest.fixture(autouse=True)
+def no_hook_on_all_optimizers_is_left() -> Iterator[None]:
+    """A model that was attached, and not detached, is still seen at other models' steps."""
+    yield
+    optimizer = sys.modules.get("torch.optim.optimizer")
+    if optimizer is not None:
+        assert not optimizer._global_optimizer_pre_hooks
+        assert not optimizer._global_optimizer_post_hooks

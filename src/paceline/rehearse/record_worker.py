@@ -102,24 +102,26 @@ def record_worker(
             _make_optimizer_state(world)
         before_bytes = recorder.live_bytes
         pace = attach(world.model, world.optimizer, chosen, workers=workers, collective=collective)
-        recorder.muted = False
-        extra_bytes = recorder.live_bytes - before_bytes
-        chain = _Chain(world.model, capture, journal)
-        _replay_optimizer(world.optimizer, capture, chain.end, journal)
-        journal.take()
-        steps: list[tuple[Any, ...]] = []
-        phases: list[str] = []
-        schedule = chosen.schedule()
-        for phase in schedule.phases:
-            num_steps = _num_steps(phase, schedule.longest_period, is_preview=is_preview)
-            for _ in range(num_steps):
-                _take_step(world.optimizer, chain, has_closure=bool(capture.evaluations))
-                steps.append(tuple(journal.take()))
-                phases.append(chosen.phase)
-            if phase.num_steps is not None:  # the rest of the phase is like what was seen
-                chosen.skip_steps(phase.num_steps - num_steps)
-        is_time_used = journal.is_time_used
-        pace.detach()
+        try:
+            recorder.muted = False
+            extra_bytes = recorder.live_bytes - before_bytes
+            chain = _Chain(world.model, capture, journal)
+            _replay_optimizer(world.optimizer, capture, chain.end, journal)
+            journal.take()
+            steps: list[tuple[Any, ...]] = []
+            phases: list[str] = []
+            schedule = chosen.schedule()
+            for phase in schedule.phases:
+                num_steps = _num_steps(phase, schedule.longest_period, is_preview=is_preview)
+                for _ in range(num_steps):
+                    _take_step(world.optimizer, chain, has_closure=bool(capture.evaluations))
+                    steps.append(tuple(journal.take()))
+                    phases.append(chosen.phase)
+                if phase.num_steps is not None:  # the rest of the phase is like what was seen
+                    chosen.skip_steps(phase.num_steps - num_steps)
+            is_time_used = journal.is_time_used
+        finally:  # a strategy that is refused half-way must leave no hooks behind
+            pace.detach()
     return WorkerRecording(
         steps=tuple(steps),
         phases=tuple(phases),
