@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -89,3 +92,50 @@ def close_while_waiting(_workers: Workers) -> Any:
 def test_closing_does_not_wait_for_workers_that_never_come() -> None:
     took_s, _ = run_job(close_while_waiting, nodes=(1, 1))
     assert took_s < 20.0  # of a hundred
+
+
+FORGETFUL = """\
+import atexit
+import psutil
+import torch
+import paceline
+
+# By number: a thread is there at once, but names itself only when it runs.
+def threads():
+    return {each.id for each in psutil.Process().threads()}
+
+def is_gloo(thread):
+    try:
+        return "gloo" in open(f"/proc/self/task/{thread}/comm").read()
+    except OSError:  # it has ended meanwhile
+        return False
+
+def ours():
+    return sum(is_gloo(each) for each in threads() - default)
+
+# Called last: after what paceline itself does when Python ends.
+atexit.register(lambda: print("left:", ours()))
+torch.distributed.init_process_group("gloo")
+default = threads()
+workers = paceline.find_workers()
+workers.world.all_reduce(torch.ones(4)).wait()
+print("used:", ours())
+"""
+
+
+def test_python_ends_what_nobody_has_closed(tmp_path: Path) -> None:
+    """A group's thread that is still there may abort the process, which is seen now and then."""
+    script = tmp_path / "forgetful.py"
+    script.write_text(FORGETFUL)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*torchrun, "--standalone", str(script)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = [line.split() for line in done.stdout.splitlines()]
+    assert all(int(number) > 0 for name, number in found if name == "used:")
+    assert [number for name, number in found if name == "left:"] == ["0", "0"]

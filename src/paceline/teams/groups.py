@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import torch
@@ -25,6 +26,16 @@ class Groups:
         self.timeout_s = default_timeout_s() if timeout_s is None else timeout_s
         self._made: list[dist.ProcessGroup] = []
         self._connections = Connections()
+        self._at_exit: Callable[[], None] | None = None
+
+    def at_exit(self, close: Callable[[], None]) -> None:
+        """Call ``close``, which ends the groups, when Python ends and nobody has ended them.
+
+        A group's thread that is back from a call while Python ends would end the process with
+        SIGABRT.
+        """
+        self._at_exit = close
+        atexit.register(close)
 
     def make(
         self, partition: Sequence[Sequence[int]], *, connect_s: float = math.inf
@@ -57,6 +68,8 @@ class Groups:
         A group ends when its last call has: usually at once. After an error a call may be waiting
         for a worker that will never come; then the connections are cut.
         """
+        if self._at_exit is not None:
+            atexit.unregister(self._at_exit)
         groups, self._made = self._made, []
 
         def end() -> None:
@@ -68,7 +81,12 @@ class Groups:
                 groups.pop()
 
         ending = threading.Thread(target=end, name="paceline-end", daemon=True)
-        ending.start()
+        try:
+            ending.start()
+        except RuntimeError:  # Python 3.12 and newer begin no thread while they end
+            self.abort()
+            end()
+            return
         ending.join(_GRACE_S)
         if ending.is_alive():
             self.abort()

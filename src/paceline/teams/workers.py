@@ -196,7 +196,7 @@ def form_workers(
             else EmulatedTeam(plain, link, num_local)
         )
 
-    return Workers(
+    workers = Workers(
         world=team("world"),
         node=team("node"),
         across=team("across"),
@@ -209,6 +209,8 @@ def form_workers(
         _groups=groups,
         _teams=tuple(teams),
     )
+    groups.at_exit(workers.close)
+    return workers
 
 
 def _meet(
