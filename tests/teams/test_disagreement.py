@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +13,11 @@ import torch
 import workloads
 from jobs import run_job
 from paceline.strategies import Strategy
-from paceline.teams import CollectiveName, TeamError, Workers
+from paceline.teams import CollectiveName, Pending, TeamError, Workers, with_collective
 from paceline.teams.workers import form_workers
 from paceline.train import attach
+
+ALGORITHMS: tuple[CollectiveName, ...] = ("tree", "ring", "auto")
 
 
 class Careless(Strategy):
@@ -43,7 +46,11 @@ class Careless(Strategy):
 
 
 def make_mistake(
-    workers: Workers, mistake: str, check: bool, collective: CollectiveName = "backend"
+    workers: Workers,
+    mistake: str,
+    check: bool,
+    collective: CollectiveName = "backend",
+    trace: str | None = None,
 ) -> tuple[str, list[str]]:
     own = form_workers([[0, 1], [2]], timeout_s=6.0)
     model, optimizer = workloads.build("plain", "momentum")
@@ -52,9 +59,10 @@ def make_mistake(
         warnings.simplefilter("always")
         try:
             strategy = Careless(mistake=mistake)
-            with attach(
-                model, optimizer, strategy, workers=own, check=check, collective=collective
-            ):
+            settings: dict[str, Any] = {"collective": collective, "check": check, "trace": trace}
+            if trace is not None:
+                settings["trace_steps"] = (0, 3)
+            with attach(model, optimizer, strategy, workers=own, **settings):
                 for step in range(3):
                     optimizer.zero_grad()
                     torch.autograd.backward(workloads.batch_loss(model, step, own.world.rank))
@@ -66,18 +74,22 @@ def make_mistake(
     return said, [str(each.message) for each in caught]
 
 
-def make_mistakes(workers: Workers) -> list[tuple[str, list[str]]]:
+def make_mistakes(workers: Workers, trace: str) -> list[tuple[str, list[str]]]:
     cases = [("size", True), ("none", True), ("wait", False), ("kind", False)]
     return [
         *(make_mistake(workers, *case) for case in cases),
         make_mistake(workers, "size", True, "tree"),
         make_mistake(workers, "kind", False, "tree"),
+        *(make_mistake(workers, "wait", False, each) for each in ALGORITHMS),
+        *(make_mistake(workers, "none", False, each) for each in ALGORITHMS),
+        *(make_mistake(workers, "wait", False, each, trace) for each in ("backend", "ring")),
     ]
 
 
 @pytest.fixture(scope="module")
-def by_worker() -> list[list[tuple[str, list[str]]]]:
-    results: list[list[tuple[str, list[str]]]] = run_job(make_mistakes, nodes=(2, 1))
+def by_worker(tmp_path_factory: pytest.TempPathFactory) -> list[list[tuple[str, list[str]]]]:
+    trace = str(tmp_path_factory.mktemp("mistakes") / "trace.json")
+    results: list[list[tuple[str, list[str]]]] = run_job(make_mistakes, trace, nodes=(2, 1))
     return results
 
 
@@ -103,10 +115,40 @@ def test_without_a_check_those_who_wait_compare(
 
 
 def test_a_wait_that_never_happens_is_told(by_worker: list[list[tuple[str, list[str]]]]) -> None:
-    for results in by_worker:
-        said, warned = results[2]
+    for results, place in itertools.product(by_worker, (2, 6, 7, 8, 12, 13)):
+        said, warned = results[place]
         assert said == ""
         assert [text for text in warned if "never waited for" in text] == [
             "all_reduce over the team world was begun and never waited for, so its tensor may be "
             "used before the result is there; keep what it returns and give it to self.wait()"
-        ]
+        ], place
+
+
+def test_nobody_is_warned_who_waits(by_worker: list[list[tuple[str, list[str]]]]) -> None:
+    for results, place in itertools.product(by_worker, (9, 10, 11)):
+        assert results[place] == ("", []), place
+
+
+def forget_in_the_background(workers: Workers) -> list[str]:
+    own = form_workers([[0], [1]], timeout_s=6.0)
+    trees = with_collective(own, "tree")
+    across, tensor, kept = trees.background.across, torch.ones(100), list[Pending]()
+
+    def work() -> None:
+        across.all_reduce(tensor)
+        kept.append(across.reduce(tensor, 0))
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trees.background.run(work, device=torch.device("cpu")).wait()
+        kept.pop().wait()
+    trees.background.close_added()
+    own.close()
+    return [str(each.message) for each in caught]
+
+
+def test_a_wait_that_never_happens_in_the_background_is_told() -> None:
+    for warned in run_job(forget_in_the_background, nodes=(1, 1)):
+        (text,) = warned
+        assert text.startswith("all_reduce over the team ")
+        assert "was begun and never waited for" in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable
 from threading import get_ident
 from time import monotonic
@@ -12,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from paceline.teams.groups import home_device
+from paceline.teams.owed import MessagesPending, OwedPending
 from paceline.teams.team import Op, Pending, Team
 from paceline.teams.watch import Begun, Call, Watch, is_about_connections
 
@@ -30,20 +30,20 @@ _REDUCE_OPS = {
 _KINDS = ("all_reduce", "broadcast", "reduce", "reduce_scatter", "all_gather", "barrier")
 
 
-class WorkPending(Pending):
+class WorkPending(OwedPending):
     """A ``torch.distributed`` work handle; its waits are known to the watch."""
 
     def __init__(
         self, work: dist.Work | None, call: Call, watch: Watch, *, is_on_host: bool = False
     ) -> None:
+        super().__init__(call, watch)
         self._work = work
-        self._call = call
-        self._watch = watch
+        self._is_owed = work is not None
         self._is_on_host = is_on_host
-        self._was_asked = False
 
     def wait(self) -> None:
         """Block until the work is done (on CUDA: until the stream knows to wait for it)."""
+        self._is_owed = False
         if self._work is None:
             return
         thread, waits = get_ident(), self._watch.waits
@@ -58,18 +58,8 @@ class WorkPending(Pending):
 
     def done(self) -> bool:
         """Whether the work is done."""
-        self._was_asked = True
+        self._is_owed = False
         return self._work is None or self._work.is_completed()
-
-    def __del__(self) -> None:
-        # A mistake in a strategy, which nobody else would notice: results that come too late.
-        if self._work is not None and not self._was_asked and not self._watch.is_in_trouble:
-            warnings.warn(
-                f"{self._call} was begun and never waited for, so its tensor may be used before "
-                "the result is there; keep what it returns and give it to self.wait()",
-                RuntimeWarning,
-                stacklevel=2,
-            )
 
     def call_when_done(self, call: Callable[[], None]) -> None:
         """Call a function when the work is done, if the host does it: CUDA's is only queued."""
@@ -164,9 +154,10 @@ class GroupTeam(Team):
             raise self._watch.explain(call, error) from error
         return WorkPending(work, call, self._watch, is_on_host=tensor.device.type == "cpu")
 
-    def announce(self, kind: str, num_bytes: int) -> None:
+    def announce(self, kind: str, num_bytes: int, begin: Callable[[], Pending]) -> Pending:
         """Note an operation that is made of messages, as one of the backend's own."""
-        self._note(kind, num_bytes)
+        call = self._note(kind, num_bytes)
+        return MessagesPending(begin(), call, self._watch)
 
     def _note(self, kind: str, num_bytes: int) -> Call:
         call = self._watch.note(self._name, kind, num_bytes)

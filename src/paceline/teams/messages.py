@@ -79,8 +79,6 @@ class MessageTeam(WrappedTeam):
     ) -> Pending:
         if self.size == 1:
             return NothingPending()
-        # Before the first message: members that mean another operation would wait for ever.
-        self.announce(kind, tensor.nbytes)
 
         def run() -> None:
             flat = tensor.detach().contiguous().view(-1)
@@ -88,8 +86,12 @@ class MessageTeam(WrappedTeam):
             if flat.data_ptr() != tensor.data_ptr():
                 tensor.copy_(flat.view(tensor.shape))
 
-        self._last = self._run(run, tensor.device)
-        return self._last
+        def begin() -> Pending:
+            self._last = self._run(run, tensor.device)
+            return self._last
+
+        # Members that mean another operation would wait for its messages for ever.
+        return self.announce(kind, tensor.nbytes, begin)
 
     def _tree_reduce(self, flat: torch.Tensor, root: int, op: Op) -> None:
         """Each member adds what those behind it send, nearest first, then sends on."""

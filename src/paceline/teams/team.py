@@ -169,14 +169,19 @@ class Team(ABC):
 
         """
 
-    def announce(self, kind: str, num_bytes: int) -> None:  # noqa: B027
-        """An operation of all members begins that is made of messages: let it be compared.
+    def announce(self, kind: str, num_bytes: int, begin: Callable[[], Pending]) -> Pending:
+        """Begin an operation of all members that is made of messages.
+
+        A team that looks after its members compares it with theirs before the first message, and
+        warns who never waits for it.
 
         Args:
             kind: Which operation, such as ``"all_reduce"``.
             num_bytes: Of this member's tensor.
+            begin: Begins the messages.
 
         """
+        return begin()
 
 
 class WrappedTeam(Team):
@@ -205,6 +210,6 @@ class WrappedTeam(Team):
         """As the team that does the work."""
         return self._team.keeps_order
 
-    def announce(self, kind: str, num_bytes: int) -> None:
+    def announce(self, kind: str, num_bytes: int, begin: Callable[[], Pending]) -> Pending:
         """Tell the team that does the work."""
-        self._team.announce(kind, num_bytes)
+        return self._team.announce(kind, num_bytes, begin)
