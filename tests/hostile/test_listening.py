@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -64,3 +66,48 @@ def test_a_lab_without_namespaces_is_on_the_loopback(tmp_path: Path) -> None:
     assert beyond == []
     # Other tests of this process may have left theirs.
     assert set(psutil.Process().children(recursive=True)) <= before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into other processes")
+@pytest.mark.parametrize(
+    "words",
+    [
+        "meet --nodes 2 --listen 127.0.0.1:0",
+        "explore mlp --no-browser --port 0",
+        "race --strategies torchft-diloco --nodes 2 --workers 1 --epochs 1 --model mlp "
+        "--no-predict --emulation software",
+    ],
+)
+def test_a_command_is_on_the_loopback(words: str, tmp_path: Path) -> None:
+    """Seen from outside while it runs: a race ends by itself, the others are ended."""
+    if "explore" not in words:
+        pytest.importorskip("torchft")
+    started = subprocess.Popen(
+        [sys.executable, "-m", "paceline", *words.split()],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    heard: set[str] = set()
+    enough = 1 if words.startswith("explore") else 2
+    try:
+        own = psutil.Process(started.pid)
+        deadline_s = time.monotonic() + 120.0
+        while started.poll() is None and time.monotonic() < deadline_s:
+            num_listening = 0
+            with contextlib.suppress(psutil.Error):
+                for each in (own, *own.children(recursive=True)):
+                    for connection in each.net_connections("inet"):
+                        if connection.status == psutil.CONN_LISTEN:
+                            heard.add(connection.laddr.ip)
+                            num_listening += 1
+            if num_listening >= enough and not words.startswith("race"):
+                break
+            time.sleep(0.1)
+    finally:
+        if started.poll() is None:
+            started.terminate()
+        code = started.wait()
+    assert not words.startswith("race") or code == 0
+    assert heard
+    assert all(ipaddress.ip_address(each).is_loopback for each in heard)

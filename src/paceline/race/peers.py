@@ -6,10 +6,12 @@ Nodes are the units: gradients are averaged inside a node at every step.
 
 # No postponed annotations: see entry.py.
 
+import contextlib
+import importlib
 import importlib.util
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -32,6 +34,7 @@ from torch.distributed.optim import PostLocalSGDOptimizer
 
 from paceline.race.entry import DdpEntry, Entry, EntryMaker, Start
 from paceline.race.traffic import own_address
+from paceline.teams.bound_store import BoundStore
 from paceline.teams.group import GroupTeam
 
 _PERIOD = 4
@@ -177,26 +180,32 @@ class _TorchftEntry(DdpEntry):
         self, start: Start, make: Callable[[Any], Any], *, use_async_quorum: bool = True
     ) -> None:
         super().__init__(start, start.workers.node)
+        from torchft.checkpointing.pg_transport import PGTransport
         from torchft.manager import Manager
         from torchft.process_group import ProcessGroupGloo
 
+        timeout, host = timedelta(seconds=60), own_address(os.environ["MASTER_ADDR"])
+        group = ProcessGroupGloo(timeout=timeout)
         self._lighthouse, address = _start_lighthouse(start)
         self._store = _node_store(start)
-        self._manager = Manager(
-            pg=ProcessGroupGloo(timeout=timedelta(seconds=60)),
-            load_state_dict=None,
-            state_dict=None,
-            min_replica_size=start.workers.num_nodes,
-            use_async_quorum=use_async_quorum,
-            rank=start.workers.node.rank,
-            world_size=start.workers.node.size,
-            store_addr=self._store.host,
-            store_port=self._store.port,
-            lighthouse_addr=address,
-            replica_id=f"node{start.workers.node_index}",
-            hostname=own_address(os.environ["MASTER_ADDR"]),
-            init_sync=False,
-        )
+        with _listening_at(host):
+            self._manager = Manager(
+                pg=group,
+                load_state_dict=None,
+                state_dict=None,
+                min_replica_size=start.workers.num_nodes,
+                use_async_quorum=use_async_quorum,
+                rank=start.workers.node.rank,
+                world_size=start.workers.node.size,
+                store_addr=self._store.host,
+                store_port=self._store.port,
+                lighthouse_addr=address,
+                replica_id=f"node{start.workers.node_index}",
+                hostname=host,
+                init_sync=False,
+                # torchft's other one is a server.
+                checkpoint_transport=PGTransport(group, timeout, torch.device("cpu")),
+            )
         self._algorithm = make(self._manager)
         self._algorithm.__enter__()
         self._start = start
@@ -227,27 +236,42 @@ def _start_lighthouse(start: Start) -> tuple[Any, str]:
     lighthouse = None
     told: list[Any] = [None]
     if start.workers.world.rank == 0:
+        host = own_address(os.environ["MASTER_ADDR"])
         lighthouse = LighthouseServer(
-            bind="0.0.0.0:29510", min_replicas=start.workers.num_nodes, join_timeout_ms=1000
+            bind=f"{host}:29510", min_replicas=start.workers.num_nodes, join_timeout_ms=1000
         )
-        told = [f"http://{own_address(os.environ['MASTER_ADDR'])}:29510"]
+        told = [f"http://{host}:29510"]
     dist.broadcast_object_list(told, src=0)
     return lighthouse, str(told[0])
 
 
+@contextlib.contextmanager
+def _listening_at(host: str) -> Iterator[None]:
+    """torchft's managers that are made inside listen at this address, not at all of them."""
+    module = importlib.import_module("torchft.manager")
+    server = module.ManagerServer
+
+    def bound(*, bind: str, **settings: Any) -> Any:
+        return server(bind=f"{host}:{bind.rpartition(':')[2]}", **settings)
+
+    setattr(module, "ManagerServer", bound)  # noqa: B010
+    try:
+        yield
+    finally:
+        setattr(module, "ManagerServer", server)  # noqa: B010
+
+
 def _node_store(start: Start) -> TCPStore:
     """A store for each node, as torchrun would have made for a replica of its own."""
-    is_first = start.workers.node.rank == 0
-    if is_first:
-        store = TCPStore(
-            own_address(os.environ["MASTER_ADDR"]), 29511, is_master=True, wait_for_workers=False
-        )
-    dist.barrier()
-    if not is_first:
-        store = TCPStore(
-            own_address(os.environ["MASTER_ADDR"]), 29511, is_master=False, wait_for_workers=False
-        )
-    return store
+    host, index = own_address(os.environ["MASTER_ADDR"]), start.workers.node_index
+    own = None
+    if start.workers.node.rank == 0:
+        own = BoundStore(host, 0, is_master=True, wait_for_workers=False)
+    # Without namespaces, all nodes have one address: each takes a port that is free.
+    told: list[Any] = [None] * start.workers.world.size
+    dist.all_gather_object(told, None if own is None else (index, own.port))
+    port = dict(each for each in told if each is not None)[index]
+    return own or BoundStore(host, port, is_master=False, wait_for_workers=False)
 
 
 def _require(package: str) -> None:

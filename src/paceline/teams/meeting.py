@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from torch._C._distributed_c10d import Store, TCPStore
 
+from paceline.teams.bound_store import BoundStore
 from paceline.teams.team import TeamError
 
 if TYPE_CHECKING:
@@ -103,18 +103,14 @@ class MeetingServer:
         self, settings: MeetingSettings, *, host: str = "127.0.0.1", port: int = 0
     ) -> None:
         lighthouse = _torchft().LighthouseServer
-        listener = socket.create_server((host, port), family=_family(host))
-        port = int(listener.getsockname()[1])
-        self.address = f"{host}:{port}"
-        self._store = TCPStore(
+        self._store = BoundStore(
             host,
             port,
-            None,
-            True,
-            timedelta(seconds=_ANSWER_S),
+            is_master=True,
+            timeout=timedelta(seconds=_ANSWER_S),
             wait_for_workers=False,
-            master_listen_fd=listener.detach(),
         )
+        self.address = f"{host}:{self._store.port}"
         bound = f"[{host}]" if ":" in host else host
         self._lighthouse = lighthouse(
             bind=f"{bound}:0",
@@ -304,7 +300,3 @@ def _parse_address(address: str) -> tuple[str, int]:
     if not host or not port.isdigit():
         raise ValueError(f"{MEETING_VARIABLE}={address!r} is not understood; write HOST:PORT")
     return host.strip("[]"), int(port)
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
