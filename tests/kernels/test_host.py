@@ -7,7 +7,8 @@ import random
 import pytest
 
 from paceline.kernels.host import HostCosts, fit_host
-from paceline.steps import Call, Capture, StepMemory
+from paceline.steps import Call, Capture, Kernel, StepMemory
+from paceline.steps.kernel import Operand
 from paceline.steps.recorder import Phase
 
 DISPATCH = {"mm": 4e-6, "view": 1e-6, "_foreach_add_.List": 9e-6}
@@ -105,6 +106,23 @@ def test_factors_are_never_negative() -> None:
 def test_an_operator_that_was_not_measured_costs_the_median() -> None:
     assert BARE.bare_s(call("nosuchop", "forward")) == 4e-6
     assert HostCosts().bare_s(call("nosuchop", "forward")) == 0.0
+
+
+def gradient_of_rows(num_indices: int) -> Call:
+    kernel = Kernel(
+        "embedding_dense_backward",
+        (Operand("f32", (num_indices, 8)), Operand("i64", (num_indices,)), 1000, -1, False),
+    )
+    return Call(kernel.op, "backward", (kernel,), 0, 2)
+
+
+def test_a_gradient_that_sorts_its_indices_costs_more() -> None:
+    name = "embedding_dense_backward"
+    costs = HostCosts(dispatch_s={name: 15e-6, f"{name}.sorted": 150e-6})
+    assert costs.bare_s(gradient_of_rows(3072)) == 15e-6
+    assert costs.bare_s(gradient_of_rows(3073)) == 150e-6
+    # A CPU sorts nothing.
+    assert HostCosts(dispatch_s={name: 15e-6}).bare_s(gradient_of_rows(3073)) == 15e-6
 
 
 def test_only_lists_cost_by_their_length() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -172,6 +173,32 @@ def test_an_unknown_device_is_one_sentence(tmp_path: Path) -> None:
     ) as raised:
         load_kernel_model("h300", model=path)
     assert "\n" not in str(raised.value)
+
+
+def recurrent(length: int, batch: int, width: int, num_layers: int) -> Kernel:
+    given = Operand("f32", (length, batch, width))
+    args = (given, "lstm", width, 0, num_layers, True, False, False, False)
+    return Kernel("recurrent", args, outputs=(given,))
+
+
+def test_workspaces_of_recurrent_layers_follow_a_formula() -> None:
+    def needed_bytes(length: int, batch: int, width: int, num_layers: int) -> int:
+        weights = num_layers * 4 * width * 2 * width
+        return num_layers * (8 << 20) + 4 * weights + 3 * 4 * length * batch * width
+
+    rng = random.Random(0)
+    sizes = [
+        (rng.randint(8, 500), rng.randint(1, 300), 32 * rng.randint(1, 40), rng.randint(1, 4))
+        for _ in range(60)
+    ]
+    table = {recurrent(*each): Timing(1e-3, needed_bytes(*each)) for each in sizes}
+    spaces = Workspaces(table)
+    for unseen in ((64, 512, 768, 2), (300, 32, 1056, 4), (5, 3, 40, 1)):
+        found = spaces.estimate("recurrent", recurrent(*unseen))
+        assert found == pytest.approx(needed_bytes(*unseen), rel=0.01)
+    # Too few to fit eight terms to: nothing is claimed.
+    few = Workspaces(dict(list(table.items())[:5]))
+    assert few.estimate("recurrent", recurrent(64, 512, 768, 2)) == 0
 
 
 def test_workspaces_are_those_of_the_nearest_measured_kernels() -> None:

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paceline.cluster.device import Precision
-from paceline.kernels.family import family_of, flop_of, recurrent_steps
+from paceline.kernels.family import family_of, flop_of
 from paceline.kernels.library import load_kernel_model
+from paceline.kernels.recurrent import kept_bytes, recurrent_steps
 from paceline.steps import Capture, Kernel, Step, capture_step
+from paceline.steps.kernel import Operand
 
 BATCH, LENGTH, WIDTH, HIDDEN, WORDS = 8, 24, 96, 160, 500
 GATES = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}
@@ -81,6 +83,19 @@ def test_a_layer_is_one_call_with_the_textbooks_arithmetic(
     assert forward.operands[0].dtype == backward.operands[0].dtype == dtype
     # cuDNN multiplies float32 on tensor cores unless it is told not to.
     assert forward.math == ("tf32" if precision == "fp32" else "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_layers", "num_bytes"),
+    [(nn.LSTM, 1, 32_768_000), (nn.LSTM, 2, 72_089_600), (nn.GRU, 2, 85_196_800)],
+)
+def test_what_a_kernel_keeps_is_what_an_h200_kept(
+    kind: Kind, num_layers: int, num_bytes: int
+) -> None:
+    name = kind.__name__.lower()
+    given = Operand("f32", (50, 64, 128))
+    args = (given, name, 512, 0, num_layers, True, False, False, False)
+    assert kept_bytes(Kernel("recurrent_backward", args)) == num_bytes
 
 
 @pytest.mark.parametrize("kind", GATES)

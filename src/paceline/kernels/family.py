@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 import torch
 
+from paceline.kernels.recurrent import recurrent_weights
 from paceline.steps.kernel import DTYPE_BYTES, Kernel, Operand
 
 FamilyName = Literal[
@@ -280,7 +281,7 @@ def flop_of(kernel: Kernel) -> float:
     if op in ("recurrent", "recurrent_backward"):
         # Every step multiplies inputs and states with all weights; backward twice, as ever.
         steps = math.prod(kernel.operands[0].shape[:-1])
-        return 2.0 * steps * _recurrent_weights(kernel) * (1.0 if op == "recurrent" else 2.0)
+        return 2.0 * steps * recurrent_weights(kernel) * (1.0 if op == "recurrent" else 2.0)
     if op in ("_fft_r2c", "_fft_c2r", "_fft_c2c"):
         return _fourier_flop(kernel)
     if op in ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot"):
@@ -300,7 +301,7 @@ def bytes_of(kernel: Kernel) -> float:
         indices = sum(each.num_bytes for each in kernel.operands if each.dtype.startswith("i"))
         return float(2 * sum(each.num_bytes for each in kernel.outputs) + indices)
     if op in ("recurrent", "recurrent_backward"):
-        weights = _recurrent_weights(kernel) * DTYPE_BYTES[kernel.operands[0].dtype]
+        weights = recurrent_weights(kernel) * DTYPE_BYTES[kernel.operands[0].dtype]
         return float(kernel.num_bytes + weights)
     written = 0
     if not kernel.outputs and op.endswith("_") and isinstance(kernel.args[0], tuple):
@@ -318,28 +319,6 @@ def multiplies(family: FamilyName | None) -> bool:
         "attention",
         "recurrent",
     )
-
-
-RECURRENT_GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
-"""How many products with the input and the state each kind of recurrent layer does."""
-
-
-def recurrent_steps(kernel: Kernel) -> int:
-    """How often a recurrent kernel steps on: in every layer and direction, along the sequence."""
-    given, batch_first = kernel.operands[0], kernel.args[6]
-    length = given.shape[1] if batch_first else given.shape[0]
-    return length * int(kernel.args[4]) * (2 if kernel.args[8] else 1)
-
-
-def _recurrent_weights(kernel: Kernel) -> int:
-    _, kind, width, projected, num_layers = kernel.args[:5]
-    directions = 2 if kernel.args[8] else 1
-    made = projected or width
-    weights = 0
-    for layer in range(num_layers):
-        given = kernel.operands[0].shape[-1] if layer == 0 else directions * made
-        weights += RECURRENT_GATES[kind] * width * (given + made) + width * projected
-    return weights * directions
 
 
 def _convolution_flop(image: Operand, weight: Operand, output: Operand, transposed: bool) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from paceline.kernels.family import RECURRENT_GATES
+from paceline.kernels.recurrent import RECURRENT_GATES
 from paceline.steps.kernel import DTYPE_BYTES, Kernel, Operand
 
 Features = list[float]

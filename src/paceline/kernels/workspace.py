@@ -1,4 +1,8 @@
-"""Workspaces of kernels that were not measured: what the most similar measured ones needed."""
+"""Workspaces of kernels that were not measured: what the most similar measured ones needed.
+
+Recurrent layers have a formula instead, fitted to the measured ones: neighbours in so many sizes
+are too far apart.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,13 @@ import numpy.typing as npt
 from paceline.kernels.family import FamilyName, bytes_of, family_of, family_of_op
 from paceline.kernels.features import features_of
 from paceline.kernels.profile import Timing
+from paceline.kernels.recurrent import workspace_terms
 from paceline.kernels.table import Table
 from paceline.steps.kernel import Kernel
 
 _NEIGHBOURS = 5
+_LEAST_TO_FIT = 20
+_SMALL_BYTES = 20 << 20
 _MOST_POINTS = 1500  # of a family and dtype: reading more takes longer than it helps
 _WITH_WORKSPACE: tuple[FamilyName, ...] = (
     "convolution",
@@ -21,7 +28,6 @@ _WITH_WORKSPACE: tuple[FamilyName, ...] = (
     "convolution_backward_weight",
     "attention",
     "layer_norm",
-    "recurrent",
 )
 """The families whose kernels may need much memory besides their operands."""
 
@@ -32,13 +38,38 @@ class Workspaces:
     def __init__(self, table: Mapping[Kernel, Timing]) -> None:
         self._table = table
         self._known: dict[tuple[FamilyName, str], _Points | None] = {}
+        self._times: dict[tuple[str, str], npt.NDArray[np.float64] | None] = {}
+        """By recurrent operator and dtype: how often each term of a workspace comes."""
 
     def estimate(self, family: FamilyName, kernel: Kernel) -> int:
         """A kernel's bytes: the median share of its neighbours, times its own bytes."""
+        if family == "recurrent":
+            return self._recurrent_bytes(kernel)
         points = self._points(family, kernel.operands[0].dtype if kernel.operands else "f32")
         if points is None:
             return 0
         return round(points.nearest(features_of([kernel], family)) * bytes_of(kernel))
+
+    def _recurrent_bytes(self, kernel: Kernel) -> int:
+        key = (kernel.op, kernel.operands[0].dtype)
+        if key not in self._times:
+            self._times[key] = self._fit_recurrent(*key)
+        times = self._times[key]
+        return 0 if times is None else round(float(np.dot(workspace_terms(kernel), times)))
+
+    def _fit_recurrent(self, op: str, dtype: str) -> npt.NDArray[np.float64] | None:
+        """Non-negative least squares of relative errors; small ones count less."""
+        from scipy.optimize import nnls
+
+        found = self._measured("recurrent", dtype)
+        own = [kernel for kernel in found if kernel.op == op]
+        if len(own) < _LEAST_TO_FIT:
+            return None
+        needed = np.array([found[kernel].workspace_bytes for kernel in own], dtype=np.float64)
+        scale = needed + _SMALL_BYTES
+        terms = np.array([workspace_terms(kernel) for kernel in own])
+        times: npt.NDArray[np.float64] = nnls(terms / scale[:, None], needed / scale)[0]
+        return times
 
     def _points(self, family: FamilyName, dtype: str) -> _Points | None:
         if (family, dtype) not in self._known:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
+from paceline.kernels.recurrent import kept_bytes
 from paceline.measure.runner import Run, prepare
 from paceline.steps.kernel import Kernel
 
@@ -84,7 +85,8 @@ class CudaTimer:
         host_s = time.perf_counter() - begun
         peak, after = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
         del result
-        return run, host_s, max(peak - max(before, after), 0)
+        workspace_bytes = peak - max(before, after) - _copied_bytes(kernel)
+        return run, host_s, max(workspace_bytes, 0)
 
     def _round(self, runs: list[Run], repeats: int, host_s: float) -> float:
         """Seconds per call on the device."""
@@ -97,6 +99,14 @@ class CudaTimer:
         end.record()
         end.synchronize()
         return float(start.elapsed_time(end)) / 1e3 / repeats
+
+
+def _copied_bytes(kernel: Kernel) -> int:
+    """What autograd copies only because the backward pass is repeated.
+
+    cuDNN overwrites what a recurrent layer kept, so a graph that is retained hands it a copy.
+    """
+    return kept_bytes(kernel) if kernel.op == "recurrent_backward" else 0
 
 
 class CpuTimer:

@@ -90,14 +90,19 @@ _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "attention", "attention_backward")
 
 def operand(tensor: Tensor) -> Operand:
     """A tensor as an operand."""
-    name = _DTYPES.get(tensor.dtype)
+    return _operand(tensor.dtype, tuple(tensor.shape), tensor.stride())
+
+
+@lru_cache(maxsize=4096)
+def _operand(dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> Operand:
+    name = _DTYPES.get(dtype)
     if name is None:
         raise ValueError(
-            f"The step uses a tensor of {tensor.dtype}, which paceline has no cost for; "
+            f"The step uses a tensor of {dtype}, which paceline has no cost for; "
             f"it knows {', '.join(str(each).removeprefix('torch.') for each in _DTYPES)}."
         )
-    shape = tuple(int(size) for size in tensor.shape)
-    strides = tuple(int(stride) for stride in tensor.stride())
+    shape = tuple(int(size) for size in shape)
+    strides = tuple(int(stride) for stride in strides)
     return Operand(name, shape, None if _is_contiguous(shape, strides) else strides)
 
 

@@ -23,6 +23,10 @@ from paceline.steps.step import AUTOCAST_DTYPES
 from paceline.steps.tensors import tensors_in
 
 Phase = Literal["forward", "backward", "optimizer"]
+_READ = torch.ops.aten._local_scalar_dense.default
+_COPY = torch.ops.aten._to_copy.default
+_RANDOM = torch.ops.aten.rand.default
+_MOST_READ = 1 << 20  # numbers at once
 _ALLOCATION_BYTES = 512  # CUDA's caching allocator rounds every tensor up to this
 
 
@@ -93,17 +97,30 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._num_storages = 0
         self._num_writes: Counter[int] = Counter()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled in here; saying so at every call takes as long as a call."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
-        if func is torch.ops.aten._local_scalar_dense.default and self.phase == "optimizer":
+        # Nobody has to know what the recorder itself asks of tensors.
+        with torch._C.DisableTorchFunction():
+            if func.is_view and self._flows is None:
+                return self._record_view(func, args, kwargs or {})
+            return self._record(func, args, kwargs or {})
+
+    def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func is _READ and self.phase == "optimizer":
             if not self.muted:
                 self.calls.append(Call(op_name(func), self.phase, (), self.live_bytes, 1))
                 if self._flows is not None:
                     self._flows.append(Flow((), ()))
             return self._plausible_value(args[0])
-        if func is torch.ops.aten.rand.default and math.prod(args[0]) == 1:
+        if func is _COPY and _is_read(args[0], kwargs):
+            return torch.ones(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
+        if func is _RANDOM and math.prod(args[0]) == 1:
             result: Any = _mean_of_random(args[0])
         else:
             result = func(*args, **kwargs)
@@ -116,6 +133,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
             if self._flows is not None:
                 self._flows.append(self._flow(func, args, kwargs, result))
+        return result
+
+    def _record_view(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Most calls of a strategy are views of parameters: no kernel, one tensor."""
+        result = func(*args, **kwargs)
+        self.adopt((result,) if isinstance(result, Tensor) else result)
+        if not self.muted:
+            self.calls.append(Call(op_name(func), self.phase, (), self.live_bytes, 1))
         return result
 
     def adopt(self, tensors: Any) -> None:
@@ -194,6 +219,17 @@ def recording(precision: Precision) -> Iterator[list[Call]]:
 def rounded_bytes(tensor: Tensor) -> int:
     """The memory that a tensor takes from CUDA's allocator."""
     return _round_up(tensor.numel() * tensor.element_size())
+
+
+def _is_read(tensor: Tensor, kwargs: dict[str, Any]) -> bool:
+    """Whether ``tolist()`` asks for a tensor without values: every number is 1, every flag set."""
+    device = kwargs.get("device")
+    return (
+        tensor.is_meta
+        and device is not None
+        and device.type == "cpu"
+        and tensor.numel() <= _MOST_READ
+    )
 
 
 def _mean_of_random(shape: Sequence[int]) -> Tensor:

@@ -20,6 +20,21 @@ MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 _KEPT = {0: 1, 1: 1, 2: 5, 3: 6}
 
 
+def kept_states(mode: int, width: int, projected: int, num_layers: int) -> int:
+    """Values kept for the backward pass per step and direction; layers' outputs between them too.
+
+    Args:
+        mode: cuDNN's number of the kind of layers.
+        width: Of a state.
+        projected: What a state is projected to; 0 if it is not.
+        num_layers: The number of layers.
+    """
+    states = width * (_KEPT[mode] * num_layers + num_layers - 1)
+    if projected:
+        states += num_layers * (width + projected)
+    return states
+
+
 def use_cudnn_layers(library: torch.library.Library) -> None:
     """Let recurrent layers dispatch to cuDNN's operators, as long as ``library`` lives."""
     for name in MODES:
@@ -48,11 +63,10 @@ class _Settings:
         return (*kind, self.dropout, self.train, self.bidirectional, [], None)
 
     def kept_states(self) -> int:
-        """What is kept per step and direction; between layers their outputs, too."""
-        states = self.width * (_KEPT[self.mode] * self.num_layers + self.num_layers - 1)
-        if self.projected:
-            states += self.num_layers * (self.width + self.projected)
-        return states if self.train else 0
+        """What is kept per step and direction."""
+        if not self.train:
+            return 0
+        return kept_states(self.mode, self.width, self.projected, self.num_layers)
 
 
 def _layers(name: str) -> Callable[..., Any]:

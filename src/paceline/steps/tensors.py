@@ -39,6 +39,16 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _tensors_in(value: Any, seen: set[int]) -> Iterator[Tensor]:
+    # What operators take and give, thousands of times: plain enough not to ask torch's pytree.
+    if isinstance(value, Tensor):
+        yield value
+        return
+    if type(value) in (tuple, list):
+        for each in value:
+            yield from _tensors_in(each, seen)
+        return
+    if value is None or isinstance(value, int | float | str):
+        return
     for leaf in tree_leaves(value):
         if isinstance(leaf, Tensor):
             yield leaf

@@ -1,0 +1,69 @@
+"""Recurrent layers as cuDNN runs them: what one call multiplies, keeps and needs."""
+
+from __future__ import annotations
+
+from paceline.steps.kernel import DTYPE_BYTES, Kernel
+from paceline.steps.recurrent import MODES, kept_states
+
+RECURRENT_GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
+"""How many products with the input and the state each kind of recurrent layer does."""
+
+
+def length_and_batch(kernel: Kernel) -> tuple[int, int]:
+    """The steps of a sequence, and how many sequences there are."""
+    first, second = kernel.operands[0].shape[:2]
+    return (second, first) if kernel.args[6] else (first, second)
+
+
+def recurrent_steps(kernel: Kernel) -> int:
+    """How often a recurrent kernel steps on: in every layer and direction, along the sequence."""
+    length, _ = length_and_batch(kernel)
+    return length * int(kernel.args[4]) * _directions(kernel)
+
+
+def recurrent_weights(kernel: Kernel) -> int:
+    """The weights of all layers and directions; without biases."""
+    _, kind, width, projected, num_layers = kernel.args[:5]
+    made = projected or width
+    weights = 0
+    for layer in range(num_layers):
+        given = kernel.operands[0].shape[-1] if layer == 0 else _directions(kernel) * made
+        weights += RECURRENT_GATES[kind] * width * (given + made) + width * projected
+    return weights * _directions(kernel)
+
+
+def kept_bytes(kernel: Kernel) -> int:
+    """What the forward pass keeps for the backward pass."""
+    length, batch = length_and_batch(kernel)
+    _, kind, width, projected, num_layers = kernel.args[:5]
+    states = kept_states(MODES[kind], width, projected, num_layers)
+    values = length * batch * _directions(kernel) * states
+    return values * DTYPE_BYTES[kernel.operands[0].dtype]
+
+
+def workspace_terms(kernel: Kernel) -> list[float]:
+    """What a recurrent kernel's workspace adds up from, in bytes; how often each comes is fitted.
+
+    On an H200 (cuDNN 9) about 8 MiB per layer and direction, the weights once, and inputs and
+    states of the whole sequence some times, more with two directions or with the batch first.
+    """
+    given = kernel.operands[0]
+    size = DTYPE_BYTES[given.dtype]
+    length, batch = length_and_batch(kernel)
+    width, num_layers, is_batch_first = kernel.args[2], kernel.args[4], kernel.args[6]
+    directions = _directions(kernel)
+    states_bytes = length * batch * width * directions * size
+    return [
+        float(1 << 20),
+        float(num_layers * directions << 20),
+        float(recurrent_weights(kernel) * size),
+        float(states_bytes),
+        float(states_bytes * (directions - 1)),
+        float(given.num_bytes),
+        float(given.num_bytes * is_batch_first),
+        float(batch * width * directions * num_layers * size),
+    ]
+
+
+def _directions(kernel: Kernel) -> int:
+    return 2 if kernel.args[8] else 1
