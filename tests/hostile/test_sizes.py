@@ -19,6 +19,7 @@ from paceline.cluster.units import parse_bandwidth, parse_size
 from paceline.kernels.fitted import load_model
 from paceline.kernels.profile import load_profile
 from paceline.reading import parse_json, read_bytes, unpack
+from paceline.rehearse.record_worker import WorkerRecording, record_worker
 from paceline.steps import load_step
 from paceline.strategies.wire import make_wire
 from paceline.studies.axes import make_axes
@@ -159,6 +160,21 @@ def test_a_period_that_would_take_hours_to_rehearse() -> None:
     for strategy, options in cases:
         with pytest.raises(ValueError, match="too long to rehearse"):
             paceline.predict(step, cluster="lab-2x2", strategy=strategy, **options)
+
+
+def test_a_late_exchange_is_recorded_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How late it is follows from the first play; a try for every step would take minutes."""
+    tried: list[int] = []
+
+    def counted(*arguments: Any, **named: Any) -> WorkerRecording:
+        tried.append(named["lateness"])
+        return record_worker(*arguments, **named)
+
+    monkeypatch.setattr("paceline.rehearse.cache.record_worker", counted)
+    slow = load_cluster("lab-2x2").with_link(1e5)
+    paceline.predict(load_step("mlp"), cluster=slow, strategy="daso", period=60)
+    assert max(tried) > 20
+    assert len(set(tried)) < 8
 
 
 def test_chunks_of_one_byte(monkeypatch: pytest.MonkeyPatch) -> None:

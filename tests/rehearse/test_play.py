@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.rehearse.jitter import slowest_of
 from paceline.rehearse.play import play_roles
 from paceline.rehearse.program import NodeRules, Role
 from paceline.rehearse.record_worker import Replay, WorkerRecording
+from paceline.rehearse.slowest import slowest_of
 from paceline.teams.journal import BackgroundWork, Collective, Pause, Poll, Wait
 from plays import ALL_REDUCE_S, call, collective_of, play_node, priced, program, world
 

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.rehearse.communication import communication_of
+from paceline.rehearse import predict
+from paceline.rehearse.communication import communication_of, forgotten_in
 from paceline.rehearse.record_worker import record_worker
 from paceline.steps import Call, Capture, Step, capture_step, zoo_step
-from paceline.strategies import Strategy, make_strategy
+from paceline.strategies import Strategy, make_strategy, strategy_names
+from paceline.teams import Pending
 from paceline.teams.journal import Wait
 
 
@@ -78,3 +80,38 @@ def test_every_rehearsed_worker_has_a_memory_of_its_own(step: Step, capture: Cap
     assert communication_of(first) == communication_of(second)
     assert strategy.seen == []
     assert strategy.mean.tolist() == [0.0, 0.0, 0.0]
+
+
+class Forgets(Strategy):
+    """Begins something at every step, and asks after it, waits for it, or neither."""
+
+    def __init__(self, *, care: str) -> None:
+        super().__init__()
+        self.care = care
+        self.before: Pending | None = None
+
+    def after_step(self) -> None:
+        super().after_step()
+        if self.before is not None and self.care == "wait":
+            self.wait(self.before)
+        elif self.before is not None and self.care == "ask":
+            self.before.done()
+        self.before = self.workers.world.all_reduce(torch.ones(10))
+
+
+@pytest.mark.parametrize(("care", "num_warnings"), [("wait", 0), ("ask", 0), ("none", 1)])
+def test_a_prediction_names_a_wait_that_never_happens(
+    step: Step, care: str, num_warnings: int
+) -> None:
+    found = predict(step, cluster="lab-2x2", strategy=Forgets(care=care))
+    told = [text for text in found.warnings if "was begun and never waited for" in text]
+    assert len(told) == num_warnings
+    assert all(text.startswith("all_reduce over the team world ") for text in told)
+    assert all(text.endswith("give it to self.wait().") for text in told)
+
+
+@pytest.mark.parametrize("name", strategy_names())
+def test_the_strategies_wait_for_what_they_begin(step: Step, capture: Capture, name: str) -> None:
+    strategy = make_strategy(name)
+    if not strategy.chooses:
+        assert forgotten_in(record_worker(step, capture, strategy, node_sizes=(2, 2))) is None

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from paceline.rehearse.choice import Choice
-from paceline.rehearse.communication import shapes_of
+from paceline.rehearse.communication import is_ever_told_yes, shapes_of
 from paceline.rehearse.compiled import compile_step
 from paceline.rehearse.record import Assumptions, Recording, record
 from paceline.rehearse.record_worker import WorkerRecording, record_worker
@@ -126,10 +126,13 @@ class Known:
             )
             if readings is not None:
                 return anew()
-            key = (*choice.key, node_sizes, node, index, lateness, is_preview)
-            if key not in self._workers:
-                self._workers[key] = anew()
-            return self._workers[key]
+            key = (*choice.key, node_sizes, node, index, is_preview)
+            if (*key, lateness) not in self._workers:
+                # Who heard nothing but "no" hears the same where all is later still.
+                sooner = self._workers.get((*key, lateness - 1))
+                is_same = sooner is not None and not is_ever_told_yes(sooner)
+                self._workers[*key, lateness] = sooner if sooner and is_same else anew()
+            return self._workers[*key, lateness]
 
         return recorded
 

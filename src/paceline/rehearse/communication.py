@@ -26,6 +26,35 @@ def names_places(recording: WorkerRecording) -> bool:
     )
 
 
+def forgotten_in(recording: WorkerRecording) -> str | None:
+    """What a program begins in the first half of its steps and never waits for or asks after.
+
+    What it begins later may be under way when the recording ends.
+    """
+    begun: dict[int, str] = {}
+    for place, events in enumerate(recording.steps):
+        for event in _flat(events):
+            if isinstance(event, Wait | Poll):
+                begun.pop(event.ticket, None)
+            elif place >= len(recording.steps) // 2:
+                continue
+            elif isinstance(event, Collective):
+                begun[event.ticket] = f"{event.kind} over the team {event.team}"
+            elif isinstance(event, Transfer):
+                kind = "send" if event.is_sent else "receive"
+                begun[event.ticket] = f"{kind} over the team {event.team}"
+    return next(iter(begun.values()), None)
+
+
+def is_ever_told_yes(recording: WorkerRecording) -> bool:
+    """Whether a program asked if something was over, and heard that it was."""
+    return any(
+        isinstance(event, Poll) and event.answer
+        for events in recording.steps
+        for event in _flat(events)
+    )
+
+
 def _flat(events: Sequence[Any]) -> Iterator[Any]:
     for event in events:
         if isinstance(event, BackgroundWork):
@@ -47,8 +76,11 @@ def period_of(recordings: Sequence[WorkerRecording], places: Sequence[int]) -> i
 
     Workers of a node may take turns: who does what does not matter, only that it is done.
     """
-    different = list({id(recording): recording for recording in recordings}.values())
-    shapes = [sorted(repr(_shape(each.steps[place])) for each in different) for place in places]
+    own = {
+        id(each): [repr(_shape(each.steps[place])) for place in places]
+        for each in {id(each): each for each in recordings}.values()
+    }
+    shapes = list(map(sorted, zip(*(own[id(each)] for each in recordings), strict=True)))
     settled = len(shapes) // 4  # before that a phase may still be filling its pipeline
     for period in range(1, len(shapes) // 2 + 1):
         if all(

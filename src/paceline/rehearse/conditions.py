@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from paceline.cluster.node import Node
 from paceline.collectives import Numbers, Topology
@@ -38,11 +39,18 @@ class Conditions:
     node_jitter: float | None = None
     node: Node | None = None
 
+    def __len__(self) -> int:
+        return max((len(array) for array in _arrays(self)), default=1)
+
     def parts(self, size: int) -> Iterator[Conditions]:
         """The same conditions, so many at a time."""
-        count = max((len(array) for array in _arrays(self)), default=1)
-        for start in range(0, count, size):
-            yield _cut(self, slice(start, start + size), count)
+        for start in range(0, len(self), size):
+            yield _cut(self, slice(start, start + size), len(self))
+
+    def only(self, some: npt.NDArray[np.bool_]) -> Conditions:
+        """Those that are true in an array."""
+        own: Conditions = _cut(self, some, len(self))
+        return own
 
 
 def _arrays(value: Any) -> Iterator[Any]:
@@ -53,7 +61,7 @@ def _arrays(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _cut(value: Any, part: slice, count: int) -> Any:
+def _cut(value: Any, part: slice | npt.NDArray[np.bool_], count: int) -> Any:
     """A part of every array in nested values; numbers stay."""
     if is_dataclass(value):
         names = [each.name for each in fields(value)]

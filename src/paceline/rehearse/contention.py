@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 import numpy as np
 
 from paceline.collectives import Numbers
@@ -35,25 +38,18 @@ def work_meanwhile(program: Program) -> dict[int, Numbers]:
     return done | under_way
 
 
-class UnderWay:
-    """The communication of one worker that takes speed from what it computes."""
+Span: TypeAlias = tuple[Numbers, Numbers, Numbers]
+"""From one moment to another, computing loses a share of its speed."""
 
-    def __init__(self) -> None:
-        self._spans: list[tuple[Numbers, Numbers, Numbers]] = []
 
-    def add(self, start_s: Numbers, end_s: Numbers, share: Numbers) -> None:
-        """From one moment to another, computing loses a share of its speed."""
-        self._spans.append((start_s, end_s, share))
-
-    def end_of_work_s(self, begin_s: Numbers, busy_s: Numbers) -> Numbers:
-        """When work ends that would take ``busy_s`` by itself."""
-        end_s = begin_s + busy_s
-        if not self._spans:
-            return end_s
-        for start_s, over_s, share in self._spans:
-            both_begin_s = np.maximum(begin_s, start_s)
-            left_s = np.maximum(end_s - both_begin_s, 0.0)
-            together_s = np.maximum(over_s - both_begin_s, 0.0)
-            end_s = end_s + np.minimum(left_s * share / (1 - share), together_s * share)
-        self._spans = [each for each in self._spans if np.any(each[1] > end_s)]
-        return end_s
+def end_of_work_s(
+    begin_s: Numbers, busy_s: Numbers, spans: Sequence[Span]
+) -> tuple[Numbers, tuple[Span, ...]]:
+    """When work ends that would take ``busy_s`` by itself, and the spans that last longer."""
+    end_s = begin_s + busy_s
+    for start_s, over_s, share in spans:
+        both_begin_s = np.maximum(begin_s, start_s)
+        left_s = np.maximum(end_s - both_begin_s, 0.0)
+        together_s = np.maximum(over_s - both_begin_s, 0.0)
+        end_s = end_s + np.minimum(left_s * share / (1 - share), together_s * share)
+    return end_s, tuple(each for each in spans if np.any(each[1] > end_s))

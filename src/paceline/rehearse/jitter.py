@@ -1,70 +1,32 @@
-"""Workers whose times vary: how late the slowest of many is."""
+"""Workers whose times vary: when the slowest comes, and who waited for it."""
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
-import numpy.typing as npt
 
 from paceline.collectives import Numbers
 from paceline.rehearse.program import NodeRules
+from paceline.rehearse.slowest import slowest_of
 from paceline.rehearse.worker_clock import WorkerClock
 from paceline.teams.journal import TeamName
 
-# Between these, both change smoothly with the logarithm; the first are exact.
-_GRID = np.unique(np.rint(np.geomspace(1, 1e7, 300)))
 
-
-def slowest_of(num_workers: Numbers) -> tuple[Numbers, Numbers]:
-    """Mean and variance of the largest of so many standard normal numbers.
-
-    A worker's time has the mean m and the standard deviation s; the slowest of n then takes
-    m + s * mean(n) on average. The density of the largest is n φ(x) Φ(x)ⁿ⁻¹ (David & Nagaraja,
-    "Order Statistics", 2003).
-    """
-    if isinstance(num_workers, np.ndarray):
-        means, variances = _on_grid()
-        place, grid = np.log(num_workers), np.log(_GRID)
-        return np.interp(place, grid, means), np.interp(place, grid, variances)
-    return _slowest_of(int(num_workers))
-
-
-@lru_cache
-def _on_grid() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    means, variances = np.array([_slowest_of(int(count)) for count in _GRID]).T
-    return means, variances
-
-
-@lru_cache(maxsize=4096)
-def _slowest_of(num_workers: int) -> tuple[float, float]:
-    if num_workers == 1:
-        return 0.0, 1.0
-    from scipy.special import log_ndtr
-
-    x = np.linspace(-9.0, 9.0, 4001)
-    log_density = np.log(num_workers) - x**2 / 2 - np.log(2 * np.pi) / 2
-    density = np.exp(log_density + (num_workers - 1) * log_ndtr(x)) * (x[1] - x[0])
-    mean = float((density * x).sum())
-    return mean, float((density * (x - mean) ** 2).sum())
-
-
-def slowest_s(rules: NodeRules, team: TeamName, clock: WorkerClock) -> Numbers:
+def slowest_s(clock: WorkerClock, rules: NodeRules, team: TeamName) -> Numbers:
     """When the slowest comes of all the workers that a role stands for in a team."""
     if not rules.jitter and not rules.node_jitter:
         return clock.ready_s
-    in_node, variance = slowest_of(rules.workers)
-    of_nodes, _ = slowest_of(rules.nodes)
+    in_node, variance = rules.slowest_worker
     own_s = np.sqrt(clock.variance)
     if team == "node":
         return clock.ready_s + own_s * in_node
+    of_nodes, _ = rules.slowest_node
     if team == "across":
         return clock.ready_s + np.hypot(own_s, np.sqrt(clock.variance_of_node)) * of_nodes
     node_s = np.sqrt(clock.variance_of_node + clock.variance * variance)
     return clock.ready_s + own_s * in_node + node_s * of_nodes
 
 
-def later_of_two_s(rules: NodeRules, clock: WorkerClock, *, is_outward: bool) -> Numbers:
+def later_of_two_s(clock: WorkerClock, rules: NodeRules, is_outward: bool) -> Numbers:
     """When the later one comes of the two workers of a transfer, who vary by as much."""
     if not rules.jitter and not rules.node_jitter:
         return clock.ready_s
@@ -74,12 +36,20 @@ def later_of_two_s(rules: NodeRules, clock: WorkerClock, *, is_outward: bool) ->
 
 def forget_lead(rules: NodeRules, team: TeamName, clock: WorkerClock, waited: Numbers) -> None:
     """Who waited for others is as late as they are."""
+    if not np.any(waited):
+        return
+    is_all = bool(np.all(waited))
+
+    def kept(otherwise: Numbers, *, then: Numbers = 0.0) -> Numbers:
+        # One number instead of many where all waited, which is many times as fast to play.
+        return then if is_all else np.where(waited, then, otherwise)
+
     if team == "node":
-        _, variance = slowest_of(rules.workers)
+        _, variance = rules.slowest_worker
         grown = clock.node_variance + clock.variance * variance
-        clock.node_variance = np.where(waited, grown, clock.node_variance)
+        clock.node_variance = kept(clock.node_variance, then=grown)
     else:
-        clock.node_variance = np.where(waited, 0.0, clock.node_variance)
-        clock.node_step_deviation = np.where(waited, 0.0, clock.node_step_deviation)
-    clock.own_variance = np.where(waited, 0.0, clock.own_variance)
-    clock.step_deviation = np.where(waited, 0.0, clock.step_deviation)
+        clock.node_variance = kept(clock.node_variance)
+        clock.node_step_deviation = kept(clock.node_step_deviation)
+    clock.own_variance = kept(clock.own_variance)
+    clock.step_deviation = kept(clock.step_deviation)

@@ -11,7 +11,7 @@ import numpy as np
 
 from paceline.cluster.collective import CollectiveKind
 from paceline.collectives import Numbers
-from paceline.rehearse.contention import slowed
+from paceline.rehearse.contention import Span, slowed
 from paceline.rehearse.played_worker import Over, PlayedWorker
 from paceline.rehearse.program import Communication
 from paceline.rehearse.spans import label
@@ -50,8 +50,8 @@ class Links:
         start_s: Numbers = 0.0
         for line in lines:
             start_s = np.maximum(start_s, self._free_s[line])
-        for arrival in arrivals:
-            start_s = np.maximum(start_s, arrival.came_s)
+        for came_s in {id(arrival.came_s): arrival.came_s for arrival in arrivals}.values():
+            start_s = np.maximum(start_s, came_s)
         alone_s = _alone_s(arrivals, kind)
         factor: Numbers = 1.0
         end_s = start_s + alone_s
@@ -64,13 +64,15 @@ class Links:
         for line in lines:
             self._free_s[line] = end_s
         agreed = _agreed(arrivals)
+        spans: dict[int, Span] = {}  # one for all that take it alike
         for arrival in arrivals:
             worker, what = arrival.worker, arrival.communication
             self.over[worker.number, what.ticket] = Over(end_s, what.links, agreed)
             share = worker.rules.interference.get(what.links, 0.0)
             if np.any(share):
                 # What is slowed down takes as much from computing, over a longer time.
-                worker.under_way.add(start_s, end_s, share / factor)
+                span = (start_s, end_s, share / factor)
+                worker.under_way += (spans.setdefault(id(worker.rules), span),)
             worker.note(what.what.team, label(what.what), start_s, end_s)
 
 
@@ -115,7 +117,10 @@ def _busy_until_s(arrivals: Sequence[Arrival], start_s: Numbers) -> Numbers:
 def _agreed(arrivals: Sequence[Arrival]) -> float:
     """What the members' numbers come to, each as often as there are workers that say it."""
     said = [
-        (arrival.communication.what, float(np.max(arrival.worker.rules.nodes)))
+        (
+            arrival.communication.what,
+            float(np.max(arrival.worker.rules.nodes)) * arrival.worker.role.num_alike,
+        )
         for arrival in arrivals
         if isinstance(arrival.communication.what, Collective)
     ]

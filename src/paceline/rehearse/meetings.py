@@ -18,6 +18,7 @@ class Meetings:
         self._workers = workers
         self._links = links
         self._arrivals: dict[tuple[bool, str, int], list[Arrival]] = defaultdict(list)
+        self._teams: dict[tuple[int, TeamName], tuple[int, str]] = {}
         self._counts: dict[tuple[int, bool, TeamName], int] = defaultdict(int)
 
     def arrive(self, arrival: Arrival, collective: Collective, *, background: bool) -> bool:
@@ -69,6 +70,12 @@ class Meetings:
 
     def _team(self, worker: PlayedWorker, team: TeamName) -> tuple[int, str]:
         """How many roles are members, and the team's name."""
+        key = (worker.number, team)
+        if key not in self._teams:
+            self._teams[key] = self._find_team(worker, team)
+        return self._teams[key]
+
+    def _find_team(self, worker: PlayedWorker, team: TeamName) -> tuple[int, str]:
         own = worker.role
         if team == "world":
             return len(self._workers), "world"

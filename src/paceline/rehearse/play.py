@@ -12,11 +12,12 @@ maxima. So all times may be arrays, and one play is then as many as the arrays a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from paceline.collectives import Numbers
 from paceline.rehearse.jitter import later_of_two_s, slowest_s
@@ -25,6 +26,7 @@ from paceline.rehearse.links import Arrival, Key, Links
 from paceline.rehearse.meetings import Meetings
 from paceline.rehearse.played_worker import Over, PlayedWorker
 from paceline.rehearse.program import Communication, Operation, Programs, Role, Work
+from paceline.rehearse.sharing import Sharing
 from paceline.rehearse.spans import SpanLog, label
 from paceline.rehearse.timeline import Played, Timeline
 from paceline.rehearse.transfers import Transfers
@@ -44,8 +46,22 @@ def play(programs: Programs, *, with_spans: bool = False) -> Timeline:
         with_spans: Whether to note what happened when, for a trace.
 
     """
-    played = play_roles(programs.roles, with_spans=with_spans)
-    return Timeline(played=played, recording=programs.recording, roles=programs.roles)
+    roles = programs.roles if with_spans else _that_differ(programs.roles)
+    played = play_roles(roles, with_spans=with_spans)
+    return Timeline(played=played, recording=programs.recording, roles=roles)
+
+
+def _that_differ(roles: tuple[Role, ...]) -> tuple[Role, ...]:
+    """One for all workers of a node that do the same."""
+    if len({role.node_kind for role in roles}) > 1:
+        return roles  # workers of another kind of node have to meet each of them
+    counts = Counter(id(role.program) for role in roles)
+    firsts = {id(role.program): role for role in reversed(roles)}
+    return tuple(
+        replace(role, num_alike=counts[id(role.program)])
+        for role in roles
+        if firsts[id(role.program)] is role
+    )
 
 
 def play_roles(roles: Sequence[Role], *, with_spans: bool = False) -> Played:
@@ -58,7 +74,10 @@ class _Player:
 
     def __init__(self, roles: Sequence[Role], *, with_spans: bool) -> None:
         self._log = SpanLog(is_wanted=with_spans)
-        self._workers = [PlayedWorker(place, role, self._log) for place, role in enumerate(roles)]
+        self._sharing = Sharing()
+        self._workers = [
+            PlayedWorker(place, role, self._log, self._sharing) for place, role in enumerate(roles)
+        ]
         self._links = Links()
         self._over = self._links.over
         self._over[_AT_ONCE] = Over(0.0, "node")
@@ -69,7 +88,7 @@ class _Player:
         self._freed: set[Key] = set()
         self._asked_for: _Waiting = []
         self._last_background: dict[int, Key] = {}
-        self._premature: npt.NDArray[np.bool_] = np.array(False)
+        self._late_s: Numbers = 0.0
 
     def play(self) -> Played:
         mains: _Waiting = [(self._main(worker), None) for worker in self._workers]
@@ -90,7 +109,7 @@ class _Player:
         )
         return Played(
             ends_s=ends.reshape(len(self._workers), -1, *ends.shape[1:]),
-            premature=self._premature,
+            late_s=self._late_s,
             spans=tuple(self._log.spans),
             readings=tuple(worker.all_readings() for worker in self._workers),
         )
@@ -139,29 +158,30 @@ class _Player:
         begun_s: Numbers = 0.0
         for number, operations in enumerate(worker.role.program):
             yield from self._run(worker, operations, clock, None, step=number, background=False)
-            clock.end_step()
-            worker.ends_s.append(clock.ready_s)
-            worker.note("step", f"step {number}", begun_s, clock.ready_s)
-            begun_s = clock.ready_s
+            end_s = self._sharing.advance(clock, WorkerClock.end_step)
+            worker.ends_s.append(end_s)
+            worker.note("step", f"step {number}", begun_s, end_s)
+            begun_s = end_s
 
     def _begin_background(
         self, worker: PlayedWorker, work: BackgroundWork, clock: WorkerClock, step: int
     ) -> None:
         """In order: behind the background work that was asked for before."""
-        process = self._background(worker, work, clock.copy(), step)
+        process = self._background(worker, work, replace(clock), step)
         self._asked_for.append((process, self._last_background.get(worker.number)))
         self._last_background[worker.number] = (worker.number, work.ticket)
 
     def _background(
         self, worker: PlayedWorker, work: BackgroundWork, asked: WorkerClock, step: int
     ) -> _Process:
-        start_s = np.maximum(asked.ready_s, worker.background_s)
-        clock = WorkerClock(start_s, start_s, asked.variance, asked.variance_of_node)
+        clock = replace(asked)
+        self._sharing.advance(clock, WorkerClock.begin_background, worker.background_s)
+        start_s = clock.host_s
         busy_until_s = worker.busy_until_s(work.ticket, asked)
         yield from self._run(worker, work.events, clock, busy_until_s, step=step, background=True)
-        worker.background_s = clock.ready_s
-        self._over[worker.number, work.ticket] = Over(clock.ready_s, "across")
-        worker.note("background", "exchange", start_s, clock.ready_s)
+        worker.background_s = end_s = self._sharing.same(clock.ready_s)
+        self._over[worker.number, work.ticket] = Over(end_s, "across")
+        worker.note("background", "exchange", start_s, end_s)
 
     def _run(
         self,
@@ -196,12 +216,14 @@ class _Player:
                     key = (worker.number, operation.ticket)
                     if key not in self._over:
                         yield key
-                    self._premature = self._premature | (self._over[key].at_s > clock.host_s)
+                    at_s = self._over[key].at_s
+                    late_s = self._sharing.advance(clock, WorkerClock.until_s, at_s)
+                    self._late_s = np.maximum(self._late_s, late_s)
             elif isinstance(operation, BackgroundWork):
                 self._begin_background(worker, operation, clock, step)
                 yield _AT_ONCE
             elif isinstance(operation, Read):
-                clock.host_s = clock.ready_s
+                self._sharing.advance(clock, WorkerClock.read)
             elif isinstance(operation, Pause):
                 clock.hold(clock.ready_s + operation.seconds, host=True)
             elif isinstance(operation, Reading):
@@ -226,10 +248,10 @@ class _Player:
         """A worker begins its part; whether it can go on at once."""
         what = communication.what
         if isinstance(what, Collective):
-            came_s = slowest_s(worker.rules, what.team, clock)
+            came_s = self._sharing.advance(clock, slowest_s, worker.rules, what.team)
             arrival = Arrival(worker, communication, came_s, busy_until_s)
             return self._meetings.arrive(arrival, what, background=background)
-        came_s = later_of_two_s(worker.rules, clock, is_outward=what.is_outward)
+        came_s = self._sharing.advance(clock, later_of_two_s, worker.rules, what.is_outward)
         arrival = Arrival(worker, communication, came_s, busy_until_s)
         self._transfers.begin(arrival, what, step=step, background=background)
         return True

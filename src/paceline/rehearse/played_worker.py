@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.collectives import Numbers
-from paceline.rehearse.contention import UnderWay, work_meanwhile
+from paceline.rehearse.contention import Span, end_of_work_s, work_meanwhile
 from paceline.rehearse.jitter import forget_lead
-from paceline.rehearse.program import Role, Work
+from paceline.rehearse.program import NodeRules, Role, Work
+from paceline.rehearse.sharing import Sharing
 from paceline.rehearse.spans import SpanLog
 from paceline.rehearse.worker_clock import WorkerClock
 from paceline.teams.journal import TeamName
@@ -28,7 +29,7 @@ class Over:
 class PlayedWorker:
     """A worker that is played, for itself or for all that do the same."""
 
-    def __init__(self, number: int, role: Role, log: SpanLog) -> None:
+    def __init__(self, number: int, role: Role, log: SpanLog, sharing: Sharing) -> None:
         self.number = number
         self.role = role
         self.rules = role.rules
@@ -38,9 +39,11 @@ class PlayedWorker:
         """When what was asked for in the background is over."""
         self.readings: dict[int, float] = {}
         """What the program read of the clock and heard from teams, by place."""
-        self.under_way = UnderWay()
+        self.under_way: tuple[Span, ...] = ()
+        """Communication that takes speed from what it computes."""
         self._work_meanwhile = work_meanwhile(role.program) if self.rules.busy_factor else {}
         self._log = log
+        self._sharing = sharing
 
     def note(self, track: str, name: str, start_s: Numbers, end_s: Numbers) -> None:
         """Note what the worker did from one moment to another."""
@@ -62,27 +65,9 @@ class PlayedWorker:
 
     def work(self, work: Work, clock: WorkerClock, *, background: bool) -> None:
         """Compute a stretch of calls."""
-        if self.rules.serial:
-            busy_s = work.host_s + work.device_s
-            end_s = clock.host_s + busy_s
-        else:
-            busy_s = work.device_s
-            end_s = np.maximum(clock.device_s + busy_s, clock.host_s + work.lag_s)
-        begin_s = end_s - busy_s
-        if background:
-            # It shares the device with the main program: both get half of it.
-            end_s = end_s + busy_s
-            self.under_way.add(end_s - 2 * busy_s, end_s, 0.5)
-        else:
-            end_s = self.under_way.end_of_work_s(begin_s, busy_s)
-            if self.rules.jitter:
-                clock.step_deviation = clock.step_deviation + self.rules.jitter * busy_s
-            if self.rules.node_jitter:
-                clock.node_step_deviation = (
-                    clock.node_step_deviation + self.rules.node_jitter * busy_s
-                )
-        clock.host_s = end_s if self.rules.serial else clock.host_s + work.host_s
-        clock.device_s = end_s
+        begin_s, end_s, self.under_way = self._sharing.advance(
+            clock, _work, self.rules, work, background, *self.under_way
+        )
         if not background:
             # With what communication beside it costs, as in a measured trace.
             self.note("compute", work.name, begin_s, end_s)
@@ -92,9 +77,43 @@ class PlayedWorker:
 
         Background work is a thread that waits; the main program's device does.
         """
-        before_s = clock.ready_s
-        clock.hold(over.at_s, host=self.rules.serial or background)
-        if self.rules.jitter or self.rules.node_jitter:
-            forget_lead(self.rules, over.team, clock, over.at_s > before_s)
+        before_s = clock.ready_s if self._log.is_wanted else 0.0
+        self._sharing.advance(clock, _wait, self.rules, over.at_s, over.team, background)
+        clock.share(self._sharing.same)
         if not background:
             self.note("compute", "wait", before_s, clock.ready_s)
+
+
+def _work(
+    clock: WorkerClock, rules: NodeRules, work: Work, background: bool, *under_way: Span
+) -> tuple[Numbers, Numbers, tuple[Span, ...]]:
+    """When work begins and ends, and what is under way from then on."""
+    if rules.serial:
+        busy_s = work.host_s + work.device_s
+        end_s = clock.host_s + busy_s
+    else:
+        busy_s = work.device_s
+        end_s = np.maximum(clock.device_s + busy_s, clock.host_s + work.lag_s)
+    begin_s = end_s - busy_s
+    if background:
+        # It shares the device with the main program: both get half of it.
+        end_s = end_s + busy_s
+        under_way = (*under_way, (end_s - 2 * busy_s, end_s, 0.5))
+    else:
+        end_s, under_way = end_of_work_s(begin_s, busy_s, under_way)
+        if rules.jitter:
+            clock.step_deviation = clock.step_deviation + rules.jitter * busy_s
+        if rules.node_jitter:
+            clock.node_step_deviation = clock.node_step_deviation + rules.node_jitter * busy_s
+    clock.host_s = end_s if rules.serial else clock.host_s + work.host_s
+    clock.device_s = end_s
+    return begin_s, end_s, under_way
+
+
+def _wait(
+    clock: WorkerClock, rules: NodeRules, until_s: Numbers, team: TeamName, background: bool
+) -> None:
+    before_s = clock.ready_s
+    clock.hold(until_s, host=rules.serial or background)
+    if rules.jitter or rules.node_jitter:
+        forget_lead(rules, team, clock, until_s > before_s)

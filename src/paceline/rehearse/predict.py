@@ -152,7 +152,7 @@ def predict(
         def recorded(assumed: Assumptions) -> Recording:
             return known.recorded(step, choice, chosen.workers_per_node, assumed)
 
-        def played(recording: Recording) -> Timeline:
+        def played(recording: Recording, *, left: object = None) -> Timeline:
             programs = price(
                 recording, models, chosen, jitter=jitter, captures=captures, call=known.call
             )

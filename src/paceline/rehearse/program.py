@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
 from paceline.cluster.collective import CollectiveKind
 from paceline.collectives import Numbers
 from paceline.rehearse.layout import Read
 from paceline.rehearse.record import Recording
+from paceline.rehearse.slowest import slowest_of
 from paceline.teams.journal import (
     BackgroundWork,
     Collective,
@@ -90,6 +92,16 @@ class NodeRules:
     node_jitter: float = 0.0
     """How much a node's time varies against the others, beside that."""
 
+    @cached_property
+    def slowest_worker(self) -> tuple[Numbers, Numbers]:
+        """How late the slowest worker of a node is, as :func:`slowest_of` says it."""
+        return slowest_of(self.workers)
+
+    @cached_property
+    def slowest_node(self) -> tuple[Numbers, Numbers]:
+        """How late the slowest node is."""
+        return slowest_of(self.nodes)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Role:
@@ -102,6 +114,8 @@ class Role:
     """The number of workers of its node, as it was recorded."""
     index: int = 0
     """The worker's place in its node."""
+    num_alike: int = 1
+    """How many workers of its node it is played for."""
 
 
 @dataclass(frozen=True, kw_only=True)

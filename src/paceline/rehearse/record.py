@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from paceline.cluster import Cluster
 from paceline.rehearse.choice import Choice
-from paceline.rehearse.communication import communication_of, names_places, period_of
+from paceline.rehearse.communication import communication_of, forgotten_in, names_places, period_of
 from paceline.rehearse.layout import Layout, make_layout
 from paceline.rehearse.record_worker import WorkerRecording, record_worker
 from paceline.steps import Capture, Step, capture_step
@@ -58,6 +58,12 @@ class Recording:
     def is_time_used(self) -> bool:
         """Whether what a worker does depends on the time, which was not known."""
         return any(each.is_time_used for own in self.workers.values() for each in own)
+
+    @cached_property
+    def forgotten(self) -> tuple[str, ...]:
+        """What workers begin and never wait for."""
+        found = (forgotten_in(each) for own in self.workers.values() for each in own)
+        return tuple(dict.fromkeys(what for what in found if what is not None))
 
     @property
     def is_uniform(self) -> bool:
@@ -169,7 +175,21 @@ def _record_node(
         ):
             found += [own[0]] * (stop - start)
         else:
-            found += [*own, *(recorded(place) for place in range(start + 2, stop))]
+            found += _shared([*own, *(recorded(place) for place in range(start + 2, stop))])
+    return found
+
+
+def _shared(workers: Sequence[WorkerRecording]) -> list[WorkerRecording]:
+    """The same workers; those that do the same have the first one's recording."""
+    different: list[tuple[list[Any], WorkerRecording]] = []
+    found = []
+    for own in workers:
+        communication = communication_of(own)
+        same = (each for known, each in different if known == communication)
+        first = None if names_places(own) else next(same, None)
+        if first is None:
+            different.append((communication, own))
+        found.append(first or own)
     return found
 
 

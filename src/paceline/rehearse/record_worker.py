@@ -8,14 +8,15 @@ optimizer do is written down.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from paceline.rehearse.choice import own_copy
@@ -25,13 +26,17 @@ from paceline.steps.recorder import Recorder
 from paceline.steps.step import Step
 from paceline.strategies import Phase, Strategy
 from paceline.teams import CollectiveName
-from paceline.teams.journal import Journal
+from paceline.teams.journal import JOURNALS_IF_LATE, Journal
 from paceline.teams.virtual import virtual_workers
 from paceline.train import attach
 
 _MIN_STEPS = 8
-_MOST_GRADIENTS = 500_000
-"""Of all recorded steps of a worker; about a minute's work."""
+_MOST_GRADIENTS = 1_600_000
+"""Of all recorded steps of a node's workers; about half a minute's work."""
+_USUAL_PERIOD = 32
+"""Never refused: the longest that a strategy has by default."""
+_STEP_GRADIENTS = 10
+"""A step takes as long as so many gradients, beside its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +94,15 @@ def record_worker(
             f"{type(strategy).__name__} only picks one of the other strategies, not the same on "
             "every cluster; predict() says which, and everything else takes that one"
         )
-    _check_length(strategy, len(capture.gradients))
+    _check_length(strategy, len(capture.gradients), index, node_sizes[node], lateness)
     chosen = own_copy(strategy)
     journal = Journal(lateness=lateness, readings=readings)
     workers = virtual_workers(journal, node_sizes, node=node, index=index)
-    with meta_world(step) as world, Recorder(step.precision, journal) as recorder, _Values():
+    with (
+        _uncollected(),
+        meta_world(step) as world,
+        Recorder(step.precision, journal) as recorder,
+    ):
         recorder.phase = "optimizer"
         # Strategies read flags and counts: yes, somebody has sent something worth taking over.
         recorder.number_read = 1.0
@@ -101,7 +110,10 @@ def record_worker(
         if not capture.evaluations:
             _make_optimizer_state(world)
         before_bytes = recorder.live_bytes
-        pace = attach(world.model, world.optimizer, chosen, workers=workers, collective=collective)
+        with _emptied(world.optimizer):
+            pace = attach(
+                world.model, world.optimizer, chosen, workers=workers, collective=collective
+            )
         try:
             recorder.muted = False
             extra_bytes = recorder.live_bytes - before_bytes
@@ -130,14 +142,27 @@ def record_worker(
     )
 
 
-def _check_length(strategy: Strategy, num_gradients: int) -> None:
-    """Refuse a period that would take minutes to record: every step of two periods is taken."""
-    longest = _MOST_GRADIENTS // (2 * max(1, num_gradients))
+def _check_length(
+    strategy: Strategy, num_gradients: int, index: int, node_size: int, lateness: int
+) -> None:
+    """Refuse a period that would take minutes to record: every step of two periods is taken.
+
+    Where the first two workers of a node do the same, no other is recorded. So a worker counts
+    itself and those before it, and the sentence says what is fine for the whole node.
+    """
+
+    def longest(num_workers: int) -> int:
+        # And a preview.
+        num_journals = (num_workers + 1) * (JOURNALS_IF_LATE if lateness else 1)
+        num_steps = _MOST_GRADIENTS // ((num_gradients + _STEP_GRADIENTS) * num_journals)
+        return max(num_steps // 2, _USUAL_PERIOD)
+
     period = strategy.schedule().longest_period
-    if period > max(longest, _MIN_STEPS):
+    if period > longest(index + 1):
         raise ValueError(
             f"a period of {period:,} steps is too long to rehearse, since whole periods are "
-            f"played: for this model give at most {longest:,}; a step hardly changes beyond that"
+            f"played: for this model and this cluster give at most {longest(node_size):,}; what "
+            "an exchange costs a step falls in proportion to the period"
         )
 
 
@@ -155,6 +180,29 @@ def _make_optimizer_state(world: FakeWorld) -> None:
             parameter.grad = torch.empty_like(parameter)
     world.optimizer.step()
     world.optimizer.zero_grad()
+
+
+@contextmanager
+def _emptied(optimizer: Optimizer) -> Iterator[None]:
+    """Inside, an optimizer keeps nothing: comparing it with other workers' takes long."""
+    kept = dict(optimizer.state)
+    optimizer.state.clear()
+    try:
+        yield
+    finally:
+        optimizer.state.update(kept)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Inside, no garbage is looked for: what a recording makes is kept, and only slows that."""
+    is_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_on:
+            gc.enable()
 
 
 def _take_step(optimizer: Optimizer, chain: _Chain, *, has_closure: bool) -> None:
@@ -226,21 +274,22 @@ class _Chain:
             parameter: torch.empty_like(parameter, requires_grad=False)
             for parameter, _ in self._links
         }
+        with _disable_current_modes():
+            self._leaf = self._loss = torch.zeros(()).requires_grad_()
+            for parameter, replay in reversed(self._links):
+                self._loss = _Link.apply(self._loss, parameter, self._emit(replay))  # type: ignore[no-untyped-call]
 
     def run(self) -> Tensor:
         """One forward and backward pass; the loss."""
         self._journal.append(Replay(self._start, self._forward_end))
-        with _disable_current_modes():
-            carrier = torch.zeros(()).requires_grad_()
-            for parameter, replay in reversed(self._links):
-                carrier = _Link.apply(carrier, parameter, self._emit(replay))  # type: ignore[no-untyped-call]
-        carrier.backward()  # type: ignore[no-untyped-call]
-        return carrier.detach()
+        self._leaf.grad = None  # as if it were the first backward pass every time
+        self._loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+        return self._loss.detach()
 
     def _emit(self, replay: Replay) -> Callable[[Tensor], Tensor]:
         def emit(parameter: Tensor) -> Tensor:
             self._journal.append(replay)
-            with _disable_current_modes():
+            with torch._C._DisableTorchDispatch():
                 return self._gradients[parameter].detach()
 
         return emit
@@ -258,14 +307,3 @@ class _Link(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         return grads[0], ctx.emit(ctx.parameter), None
-
-
-class _Values(TorchFunctionMode):
-    """What a strategy reads from fakes: that all is well. Every number is 1, every flag is set."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if func is torch.Tensor.tolist:
-            return [1.0] * args[0].numel()
-        return func(*args, **(kwargs or {}))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from paceline.cluster import Cluster
 from paceline.kernels.model import KernelModel
@@ -23,7 +24,7 @@ from paceline.strategies import Strategy
 
 # Conditions that are timed together: their arrays fit into a cache. Where devices differ, each one
 # has an array of all kernels' times.
-_AT_ONCE, _DEVICES_AT_ONCE = 4096, 1024
+_AT_ONCE, _DEVICES_AT_ONCE = 32768, 1024
 
 
 class Rehearsal:
@@ -80,7 +81,7 @@ class Rehearsal:
 
         """
 
-        def played(recording: Recording) -> Timeline:
+        def played(recording: Recording, *, left: object = None) -> Timeline:
             programs = price(recording, kernel_model, cluster, jitter=jitter, call=self._known.call)
             return play(programs, with_spans=with_spans)
 
@@ -121,9 +122,10 @@ class Rehearsal:
         at_once = 1 if recording.is_time_used else several
 
         def timed(part: Conditions) -> Timeline:
-            def played(recording: Recording) -> Timeline:
+            def played(recording: Recording, *, left: npt.NDArray[np.bool_] | None) -> Timeline:
                 own = recording if capture is None else replace(recording, capture=capture)
-                return play(price(own, kernel_model, part, call=self._known.call))
+                some = part if left is None else part.only(left)
+                return play(price(own, kernel_model, some, call=self._known.call))
 
             return settle(self.record, played)
 

@@ -14,11 +14,11 @@ class SpanLog:
 
     def __init__(self, *, is_wanted: bool) -> None:
         self.spans: list[Span] = []
-        self._is_wanted = is_wanted
+        self.is_wanted = is_wanted
 
     def note(self, worker: int, track: str, name: str, start_s: Numbers, end_s: Numbers) -> None:
         """A worker did something from one moment to another."""
-        if self._is_wanted and end_s > start_s:
+        if self.is_wanted and end_s > start_s:
             self.spans.append(Span(worker, track, name, float(start_s), float(end_s)))
 
 

@@ -19,6 +19,7 @@ from paceline.rehearse.run import PhaseCost, num_steps_of, run_cost
 from paceline.rehearse.step_prices import price_step
 from paceline.rehearse.timeline import Timeline
 from paceline.steps import Capture
+from paceline.teams.owed import never_waited_for
 
 MEASURED_LINK_UNCERTAINTY = 0.1
 """Of exposed communication over links that `paceline measure links` measured."""
@@ -92,6 +93,7 @@ def summarise(
         warnings=(
             *dict.fromkeys(warning for alone, _, _, _ in kinds for warning in alone.warnings),
             *_link_warnings(cluster),
+            *(f"{never_waited_for(what)}." for what in recording.forgotten),
         ),
     )
     return found if samples is None else _with_run(found, timeline, samples, cluster)

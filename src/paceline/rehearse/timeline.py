@@ -21,11 +21,17 @@ class Played:
 
     ends_s: npt.NDArray[np.float64]
     """(roles, steps, ...)."""
-    premature: npt.NDArray[np.bool_]
-    """Whether a program was told that something was over while it was not."""
+    late_s: Numbers
+    """How long after a program was told that something was over it was; 0 where nobody was told too
+    early."""
     spans: tuple[Span, ...] = ()
     readings: tuple[tuple[float, ...], ...] = ()
     """By role: what its program would have read of the clock and heard from teams."""
+
+    @property
+    def premature(self) -> npt.NDArray[np.bool_]:
+        """Whether a program was told that something was over while it was not."""
+        return np.asarray(self.late_s) > 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +66,17 @@ class Timeline:
         return last if main is None else phases.get(main, last)
 
     def settled_by(self, later: Timeline) -> Timeline:
-        """The later times, where these stand on an exchange that had not arrived."""
+        """The later times, which are of where these stand on an exchange that had not arrived."""
         premature = self.played.premature
         if np.ndim(premature) == 0:
             return later
-        ends_s = np.where(premature, later.played.ends_s, self.played.ends_s)
-        left = premature & later.played.premature
-        return replace(self, played=replace(self.played, ends_s=ends_s, premature=left))
+        # Of the last worker alone: in another recording other workers may be alike.
+        own_s, later_s = (each.played.ends_s.max(axis=0)[None] for each in (self, later))
+        ends_s = np.broadcast_to(own_s, np.broadcast_shapes(own_s.shape, premature.shape)).copy()
+        ends_s[..., premature] = later_s
+        late_s = np.zeros(premature.shape)
+        late_s[premature] = later.played.late_s
+        return replace(self, played=replace(self.played, ends_s=ends_s, late_s=late_s))
 
 
 @dataclass(frozen=True, kw_only=True)
