@@ -21,8 +21,6 @@ def save_beside(pace: Pace, folder: Path) -> dict[str, Any]:
         "strategy": type(pace.strategy).__name__,
         "step": pace.strategy.step,
         "state": None,
-        # Weights of batches are relative to it, also those that a strategy has added up by now.
-        "mean_count": pace._mean_count,
     }
     if are_equal(pace):
         note["state"] = pace.state_dict()
@@ -33,7 +31,6 @@ def save_beside(pace: Pace, folder: Path) -> dict[str, Any]:
 
 def load_beside(pace: Pace, folder: Path, note: dict[str, Any]) -> None:
     """Go on where the checkpoint was saved. The library has loaded its own part of it already."""
-    pace._mean_count = note["mean_count"]
     if note["state"] is not None:
         pace.load_state_dict(note["state"])
         return

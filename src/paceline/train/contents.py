@@ -17,6 +17,7 @@ from paceline.train.loading.loaders import Loaders
 from paceline.train.plain import as_plain
 from paceline.train.randomness import random_states, restore_random_states, seed_anew
 from paceline.train.registered import Registered
+from paceline.train.usual_batch import UsualBatch
 
 _STATE_VERSION = 1
 
@@ -29,6 +30,7 @@ class Contents:
     optimizers: Sequence[Optimizer]
     workers: Workers
     strategy: Strategy | None
+    usual_batch: UsualBatch
     loaders: Loaders
     registered: Registered
 
@@ -44,7 +46,9 @@ class Contents:
 
     def state(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         """All that a resumed run needs, in types that can be loaded again."""
-        strategy = None if self.strategy is None else strategy_state(self.strategy)
+        strategy = (
+            None if self.strategy is None else strategy_state(self.strategy, self.usual_batch)
+        )
         optimizers = [
             {
                 "class": type(optimizer).__name__,
@@ -108,7 +112,9 @@ class Contents:
     def load_strategy(self, state: Mapping[str, Any], *, is_averaged: bool = False) -> None:
         """Take over the strategy's state, or what follows from it where nodes were averaged."""
         if self.strategy is not None:
-            load_strategy_state(self.strategy, state["strategy"], is_averaged=is_averaged)
+            load_strategy_state(
+                self.strategy, self.usual_batch, state["strategy"], is_averaged=is_averaged
+            )
 
     def load_registered(self, state: Mapping[str, Any]) -> None:
         """Take over schedulers and the like."""
@@ -130,19 +136,24 @@ class Contents:
         self.loaders.load(state["loaders"])
 
 
-def strategy_state(strategy: Strategy) -> dict[str, Any]:
-    """A strategy's state on this worker, and whose it is."""
+def strategy_state(strategy: Strategy, usual_batch: UsualBatch) -> dict[str, Any]:
+    """A strategy's state on this worker, whose it is, and what its weights are relative to."""
     return {
         "version": _STATE_VERSION,
         "strategy": type(strategy).__name__,
+        "usual_batch": usual_batch.count,
         "state": as_plain(strategy.state_dict(), key="strategy"),
     }
 
 
 def load_strategy_state(
-    strategy: Strategy, state: Mapping[str, Any], *, is_averaged: bool = False
+    strategy: Strategy,
+    usual_batch: UsualBatch,
+    state: Mapping[str, Any],
+    *,
+    is_averaged: bool = False,
 ) -> None:
-    """Give a strategy what :func:`strategy_state` gave."""
+    """Give a strategy and its batches what :func:`strategy_state` gave."""
     own = type(strategy).__name__
     if state.get("version") != _STATE_VERSION or state.get("strategy") != own:
         raise ValueError(
@@ -153,6 +164,7 @@ def load_strategy_state(
         strategy.load_averaged(state["state"])
     else:
         strategy.load_state_dict(state["state"])
+    usual_batch.count = state.get("usual_batch")  # which earlier checkpoints do not have
 
 
 def _check_model(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:

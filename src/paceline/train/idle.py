@@ -20,6 +20,7 @@ from paceline.train.objective import Interval, Objective, make_objective
 from paceline.train.pace import Pace
 from paceline.train.resumable import Resumable
 from paceline.train.stats import Stats
+from paceline.train.usual_batch import UsualBatch
 
 
 class IdlePace(Pace):
@@ -113,6 +114,7 @@ class IdlePace(Pace):
             optimizers=self._optimizers,
             workers=self.workers,
             strategy=None,
+            usual_batch=UsualBatch(),
             loaders=self._loaders,
             registered=self._registered,
         )

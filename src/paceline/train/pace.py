@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -37,6 +36,7 @@ from paceline.train.resumable import Resumable
 from paceline.train.returning import Returning
 from paceline.train.sharding import gather_no_more, has_shards, refuse_shards, shard_workers
 from paceline.train.stats import Stats
+from paceline.train.usual_batch import UsualBatch
 
 
 class Pace(Resumable):
@@ -101,7 +101,7 @@ class Pace(Resumable):
         )
         bind_batch_norms(model, strategy)
         self._loaders = Loaders()
-        self._mean_count: float | None = None
+        self._usual_batch = UsualBatch()
         if workers.survivors is not None:
             returning = Returning(workers, self._contents, described)
             if workers.survivors.is_new:
@@ -223,7 +223,9 @@ class Pace(Resumable):
 
         Every sample comes exactly once per epoch, on one of the workers. Gradients are weighted, so
         that a loss that is a mean over the worker's batch trains as one process with the whole
-        batch would. All workers call it. :meth:`save` keeps its position and the speeds.
+        batch would. All workers call it. :meth:`save` keeps its position and the speeds. Make it
+        once, or anew for every epoch: a loader over the same data goes on with the next epoch, and
+        with the speeds that are known.
 
         Args:
             dataset: A data set as torch's ``DataLoader`` takes it, the same on all workers.
@@ -287,12 +289,7 @@ class Pace(Resumable):
 
         """
         guard.refuse_if_surviving(self.workers, "weigh()")
-        if not 0 <= count < math.inf:
-            raise ValueError(f"a batch cannot count {count}; give its samples or tokens")
-        if self._mean_count is None:
-            # Weights near 1 keep narrow gradients in range. Later batches are measured by this one.
-            self._mean_count = self.workers.world.agree(float(count)) or 1.0
-        self._loop.weigh(count / self._mean_count)
+        self._loop.weigh(self._usual_batch.weight_of(count, self.workers.world))
 
     def skip_step(self, optimizer: Optimizer | None = None) -> None:
         """Say that this step is left out: ``optimizer.step()`` will not be called.
@@ -367,7 +364,7 @@ class Pace(Resumable):
         Nodes differ between exchanges, so every worker saves its own; see :meth:`save`.
         """
         self._loop.close_step()
-        return strategy_state(self.strategy)
+        return strategy_state(self.strategy, self._usual_batch)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the strategy's state.
@@ -376,7 +373,7 @@ class Pace(Resumable):
             state: What :meth:`state_dict` returned on this worker.
 
         """
-        load_strategy_state(self.strategy, state)
+        load_strategy_state(self.strategy, self._usual_batch, state)
         self._loop.is_finished = False
 
     def _before_save(self) -> bool:
@@ -397,6 +394,7 @@ class Pace(Resumable):
             optimizers=self._optimizers,
             workers=self.workers,
             strategy=self.strategy,
+            usual_batch=self._usual_batch,
             loaders=self._loaders,
             registered=self._registered,
         )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from paceline.train.loading.epoch import Epoch, Order
 from paceline.train.loading.host import Host
+from paceline.train.loading.place import Place
 from paceline.train.loading.shares import share_samples
 from paceline.train.loading.sharing import Sharing
 
@@ -41,20 +43,19 @@ class Loader(ABC):
     def __init__(
         self, host: Host, sharing: Sharing, *, batch_size: int, identity: dict[str, Any]
     ) -> None:
+        self.place = Place(identity=identity, batch_size=batch_size, sharing=sharing)
+        """Where it is."""
         self._host = host
-        self._batch_size = batch_size
         self._sharing = sharing
-        self._identity = identity
-        self._epoch = 0
-        self._position = 0
-        self._number = 0
-        self._is_resumed = False
         self._generator: torch.Generator | None = None
 
     @property
     def epoch(self) -> int:
-        """The current epoch, counted from 0; after a pass, and after a load, the next to train."""
-        return self._epoch
+        """The current epoch, counted from 0; after a pass, and after a load, the next to train.
+
+        A loader that is made anew for the same data goes on with the epoch after the last one.
+        """
+        return self.place.epoch
 
     def settle(self) -> None:
         """Wait for what the workers tell each other of their speeds. All workers call it."""
@@ -63,7 +64,7 @@ class Loader(ABC):
     @property
     def shares(self) -> tuple[int, ...]:
         """Samples of the next full batch for each worker; with ``lengths``, in proportion."""
-        return self._sharing.shares(self._number, self._batch_size)
+        return self._sharing.shares(self.place.number, self.place.batch_size)
 
     def __len__(self) -> int:
         """Batches of an epoch, where that is known beforehand."""
@@ -76,19 +77,16 @@ class Loader(ABC):
             epoch: Counted from 0.
 
         """
-        if epoch != self._epoch:
-            self._epoch, self._position, self._is_resumed = epoch, 0, False
+        self.place.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        if self._position and not self._is_resumed:
-            self._epoch += 1  # the pass before was left early
-            self._position = 0
-        self._is_resumed = False
+        place, stopwatch = self.place, self._sharing.stopwatch
+        place.begin_pass()
         batches = self._fetch()
-        stopwatch = self._sharing.stopwatch
+        self._sharing.begin_pass()
         try:
             while True:
-                self._sharing.look(self._number)
+                self._sharing.look(place.number)
                 stopwatch.start()
                 found = next(batches, None)
                 if found is None:
@@ -97,13 +95,12 @@ class Loader(ABC):
                 stopwatch.got(portion.units)
                 self._sharing.room.begin(portion.units)
                 self._host.weigh(portion.weight)
-                self._position += 1
-                self._number += 1
+                place.take_batch()
                 yield batch
-            self._epoch += 1
-            self._position = 0
+            place.end_pass()
         finally:
-            stopwatch.cancel()
+            self._sharing.end_pass()
+            batches.close()
             self._host.rest()
 
     def _with_own_generator(self, options: dict[str, Any]) -> dict[str, Any]:
@@ -119,12 +116,12 @@ class Loader(ABC):
     def _reseed(self) -> None:
         """A pass begins: its seeds follow from the loader's, the epoch and the worker."""
         if self._generator is not None:
-            numbers = (self._identity["seed"], self._epoch, self._host.workers.world.rank)
+            numbers = (self.place.identity["seed"], self.place.epoch, self._host.workers.world.rank)
             digest = hashlib.blake2b(repr(numbers).encode(), digest_size=7).digest()
             self._generator.manual_seed(int.from_bytes(digest))
 
     @abstractmethod
-    def _fetch(self) -> Iterator[tuple[Any, Portion]]:
+    def _fetch(self) -> Generator[tuple[Any, Portion]]:
         """The batches of this worker, from the current position on."""
 
     def _portion(self, number: int, sizes: Sequence[int] | None, batch_size: int) -> Portion:
@@ -147,7 +144,7 @@ class Loader(ABC):
         batch_size: int = 0,
     ) -> Portion:
         rank = self._host.workers.world.rank
-        weight = weight_of(units, rank, full=self._batch_size)
+        weight = weight_of(units, rank, full=self.place.batch_size)
         if own:
             return Portion(own, units[rank], weight)
         count = min(self._host.least, batch_size if sizes is None else len(sizes))
@@ -156,28 +153,7 @@ class Loader(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is, and the workers' speeds."""
-        return {
-            "identity": dict(self._identity),
-            "batch_size": self._batch_size,
-            "epoch": self._epoch,
-            "position": self._position,
-            "number": self._number,
-            "sharing": self._sharing.state_dict(),
-        }
-
-    def check_state_dict(self, state: dict[str, Any]) -> None:
-        """Refuse the state of a loader of other data.
-
-        Args:
-            state: What :meth:`state_dict` returned.
-
-        """
-        for name, own in self._identity.items():
-            if state["identity"].get(name) != own:
-                raise ValueError(
-                    f"the checkpoint's loader has {name}={state['identity'].get(name)}, and this "
-                    f"one {name}={own}: the same samples would come twice"
-                )
+        return self.place.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where the saved loader was: the rest of its epoch comes first.
@@ -186,17 +162,13 @@ class Loader(ABC):
             state: What :meth:`state_dict` returned on this worker.
 
         """
-        self.check_state_dict(state)
-        self._epoch, self._position = state["epoch"], state["position"]
-        self._number, self._batch_size = state["number"], state["batch_size"]
-        self._is_resumed = True
-        self._sharing.load_state_dict(state["sharing"])
+        self.place.load_state_dict(state)
 
 
 def weight_of(units: Sequence[int], rank: int, *, full: int) -> float | None:
     """What a worker's part counts beside an equal part of a full batch; None where all are that."""
     num_workers = len(units)
-    if num_workers == 1 or all(own * num_workers == full for own in units):
+    if all(own * num_workers == full for own in units):
         return None
     return units[rank] * num_workers / full
 
@@ -232,22 +204,22 @@ class IndexedLoader(Loader):
         return len(self._current[1])
 
     def _make_epoch(self) -> Epoch:
-        if self._current is None or self._current[0] != self._epoch:
+        if self._current is None or self._current[0] != self.place.epoch:
             team, device = self._host.workers.world, self._host.device
-            self._current = (self._epoch, self._order.make(self._epoch, team, device))
+            self._current = (self.place.epoch, self._order.make(self.place.epoch, team, device))
         return self._current[1]
 
     def draw(self) -> Iterator[list[int]]:
         """This worker's samples of every batch that is left, as they are asked for."""
-        epoch, ahead = self._make_epoch(), self._number - self._position
-        for place in range(self._position, len(epoch)):
+        epoch, ahead = self._make_epoch(), self.place.number - self.place.position
+        for place in range(self.place.position, len(epoch)):
             indices, sizes = epoch.batch(place), self._order.sizes
             own_sizes = None if sizes is None else [sizes[index] for index in indices]
             portion = self._portion(ahead + place, own_sizes, len(indices))
             self._portions.append(portion)
             yield [indices[each] for each in portion.places]
 
-    def _fetch(self) -> Iterator[tuple[Any, Portion]]:
+    def _fetch(self) -> Generator[tuple[Any, Portion]]:
         self._make_epoch()
         self._reseed()
         self._portions.clear()
@@ -257,7 +229,7 @@ class IndexedLoader(Loader):
     def state_dict(self) -> dict[str, Any]:
         """Also the order, where a sampler made it and could not make it again."""
         state = super().state_dict()
-        if self._order.is_sampled and self._position and self._current is not None:
+        if self._order.is_sampled and self.place.position and self._current is not None:
             epoch = self._current[1]
             state["order"] = {"samples": epoch.order, "ends": torch.tensor(epoch.ends)}
         return state
@@ -273,17 +245,19 @@ class IndexedLoader(Loader):
         order = state.get("order")
         if order is not None:
             epoch = Epoch(order["samples"].cpu(), order["ends"].tolist())
-            self._current = (self._epoch, epoch)
+            self._current = (self.place.epoch, epoch)
 
 
 class _Drawn:
     """What torch's loader takes for a batch sampler: it asks for batches as it fetches them."""
 
     def __init__(self, loader: IndexedLoader) -> None:
-        self._loader = loader
+        # Weakly: the loader has torch's, which has this, and all end with the user's last use.
+        self._loader = weakref.proxy(loader)
 
     def __iter__(self) -> Iterator[list[int]]:
-        return self._loader.draw()
+        drawn: Iterator[list[int]] = self._loader.draw()
+        return drawn
 
     def __len__(self) -> int:
         return len(self._loader)

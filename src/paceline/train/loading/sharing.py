@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -62,8 +62,6 @@ class Sharing:
         self._asked: tuple[torch.Tensor, Pending] | None = None
         self.stopwatch = Stopwatch(host.device, host.workers.clock, host.waited_s)
         self.room = Room(host.device)
-        if self._is_measured:
-            host.when_computed.append(self.stopwatch.stop)
 
     @property
     def limits(self) -> Sequence[int | None]:
@@ -79,6 +77,17 @@ class Sharing:
         return share_batch(
             batch_size, self.speeds(number), limits=self._given_limits, least=self._least
         )
+
+    def begin_pass(self) -> None:
+        """Batches are taken from now on: let the ends of backward passes be told."""
+        if self._is_measured:
+            self._host.when_computed.append(self.stopwatch.stop)
+
+    def end_pass(self) -> None:
+        """No more batches are taken."""
+        self.stopwatch.cancel()
+        if self._is_measured:
+            self._host.when_computed.remove(self.stopwatch.stop)
 
     def look(self, number: int) -> None:
         """Batch ``number`` is asked for next: is it time to look? All workers call it."""
@@ -163,6 +172,11 @@ class Sharing:
         if len(plan[-1][1]) == self._team.size:
             self._balance.load_state_dict(state["balance"])
             self._plan = plan
+
+    def follow(self, state: Mapping[str, Any]) -> None:
+        """Begin with the speeds that another loader had last, instead of measuring them anew."""
+        first = [[0, state["plan"][-1][1]]]
+        self.load_state_dict({**state, "plan": first})
 
 
 def _tighter(one: int | None, other: int | None) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sized
+from collections.abc import Generator, Iterator, Sized
 from typing import Any
 
 import torch
@@ -43,22 +43,22 @@ class StreamLoader(Loader):
         """Batches of an epoch, where the data set tells its length."""
         if not isinstance(self._dataset, Sized):
             return super().__len__()
-        num_whole, rest = divmod(len(self._dataset), self._batch_size)
+        num_whole, rest = divmod(len(self._dataset), self.place.batch_size)
         return num_whole + (rest > 0 and not self._drop_last)
 
     def _samples(self) -> Iterator[Any]:
-        set_epoch(self._dataset, self._epoch)
+        set_epoch(self._dataset, self.place.epoch)
         self._reseed()
         return iter(self._data_loader)
 
-    def _fetch(self) -> Iterator[tuple[Any, Portion]]:
+    def _fetch(self) -> Generator[tuple[Any, Portion]]:
         samples = self._samples()
-        skipped = self._position * self._batch_size
+        skipped = self.place.position * self.place.batch_size
         next(itertools.islice(samples, skipped, skipped), None)
-        while batch := list(itertools.islice(samples, self._batch_size)):
-            if self._drop_last and len(batch) < self._batch_size:
+        while batch := list(itertools.islice(samples, self.place.batch_size)):
+            if self._drop_last and len(batch) < self.place.batch_size:
                 return
-            portion = self._portion(self._number, None, len(batch))
+            portion = self._portion(self.place.number, None, len(batch))
             yield self._collate([batch[place] for place in portion.places]), portion
 
 
@@ -76,15 +76,17 @@ class ShardedLoader(StreamLoader):
         """How long the others' streams are, this worker does not know."""
         return Loader.__len__(self)
 
-    def _fetch(self) -> Iterator[tuple[Any, Portion]]:
-        if self._position == 0:
+    def _fetch(self) -> Generator[tuple[Any, Portion]]:
+        if self.place.position == 0:
             self._num_taken = 0
         samples, last = self._samples(), list[Any]()
         next(itertools.islice(samples, self._num_taken, self._num_taken), None)
         team = self._host.workers.world
         while True:
             # At least one: nobody else can read what this worker would leave.
-            share = max(1, self._sharing.shares(self._number, self._batch_size)[team.rank])
+            share = max(
+                1, self._sharing.shares(self.place.number, self.place.batch_size)[team.rank]
+            )
             own = list(itertools.islice(samples, share))
             units = self._everybodys(len(own), is_over=len(own) < share)
             if units is None:
