@@ -13,7 +13,8 @@ from paceline.suggestion import suggestion
 EXACT = ("sync", "sync-hierarchical")
 """Average every gradient before it is used: training is what one large batch gives."""
 ALLOWED = (*EXACT, "local-sgd", "daso")
-WIRES: tuple[WireName, ...] = ("fp32", "bf16", "fp16", "int8")
+_WIRE_BYTES: dict[WireName, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}
+WIRES: tuple[WireName, ...] = tuple(_WIRE_BYTES)
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,14 @@ class Candidate:
     def is_exact(self) -> bool:
         """Whether every gradient is averaged over all workers before it is used."""
         return self.name in EXACT
+
+    @property
+    def load(self) -> float:
+        """Bytes that an element of the model sends between nodes per step, about."""
+        options = dict(self.options)
+        wire: WireName = options.get("wire", "fp32")
+        period: int = options.get("period", 1)
+        return _WIRE_BYTES[wire] / period
 
     def make(self) -> Strategy:
         """The strategy."""

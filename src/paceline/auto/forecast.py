@@ -56,7 +56,7 @@ class Forecast:
         def recorded(assumed: Assumptions) -> Recording:
             return self._recorded(candidate, assumed)
 
-        def played(recording: Recording) -> Timeline:
+        def played(recording: Recording, *, left: object = None) -> Timeline:
             return play(price(recording, prices, cluster))
 
         return float(settle(recorded, played).step_s)

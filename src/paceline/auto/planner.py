@@ -22,16 +22,17 @@ _MARGIN = 2 * RESOLUTION
 class Planner:
     """Holds what was measured, and decides by it.
 
-    Predictions are corrected by what strategies were measured to take: a strategy that was slower
-    than predicted is assumed to be so with its other options too.
+    Predictions are corrected by what strategies were measured to take. A strategy that was slower
+    than predicted is assumed to be so with its other options too, by as much as these exchange: the
+    same seconds per byte. One that was faster is assumed to be so by the same share.
     """
 
     def __init__(self, candidates: Sequence[Candidate], *, least_gain: float) -> None:
         self._candidates = list(candidates)
         self._least_gain = least_gain
         self.figures: Figures | None = None
-        self.measured: dict[str, list[float]] = {}
-        """By a strategy's name: how many times as long as predicted it took, each time."""
+        self.measured: dict[Candidate, list[float]] = {}
+        """How many times as long as predicted a candidate took, each time."""
         self._predicted_s: dict[Candidate, float] = {}
 
     def take_figures(
@@ -58,7 +59,7 @@ class Planner:
         """A strategy's steps were measured."""
         predicted_s = self._predict(current, forecast)
         ratios = [step_s / predicted_s for step_s in steps_s]
-        self.measured[current.name] = [*self.measured.get(current.name, []), *ratios]
+        self.measured[current] = [*self.measured.get(current, []), *ratios]
 
     def decide(self, forecast: Forecast, *, current: Candidate | None = None) -> Decision:
         """What should train from now on; with ``current``, that unless another is worth it."""
@@ -81,16 +82,32 @@ class Planner:
         )
 
     def _expected_s(self, candidate: Candidate, forecast: Forecast) -> float:
-        ratios = self.measured.get(candidate.name, [1.0])
-        return self._predict(candidate, forecast) * statistics.median(ratios)
+        predicted_s = self._predict(candidate, forecast)
+        if candidate in self.measured:
+            return predicted_s * statistics.median(self.measured[candidate])
+        alike = [each for each in self.measured if each.name == candidate.name]
+        if not alike:
+            return predicted_s
+        return statistics.median(self._expected_from(each, candidate, forecast) for each in alike)
+
+    def _expected_from(self, known: Candidate, candidate: Candidate, forecast: Forecast) -> float:
+        """Seconds per step of a candidate, by those of the same strategy with other options."""
+        predicted_s, ratio = (
+            self._predict(candidate, forecast),
+            statistics.median(self.measured[known]),
+        )
+        if ratio <= 1.0:
+            return predicted_s * ratio
+        excess_s = (ratio - 1.0) * self._predict(known, forecast)
+        return predicted_s + excess_s * candidate.load / known.load
 
     def _hoped_s(self, candidate: Candidate, forecast: Forecast) -> float:
         """What a strategy takes if it was measured, else at best: so that it is tried.
 
         Predictions that are closer than this cannot say which one is faster; measuring can.
         """
-        hope = 1.0 if candidate.name in self.measured else 1.0 - _MARGIN
-        return self._expected_s(candidate, forecast) * hope
+        is_tried = any(each.name == candidate.name for each in self.measured)
+        return self._expected_s(candidate, forecast) * (1.0 if is_tried else 1.0 - _MARGIN)
 
     def _predict(self, candidate: Candidate, forecast: Forecast) -> float:
         assert self.figures is not None
@@ -101,13 +118,16 @@ class Planner:
     def state_dict(self) -> dict[str, Any]:
         """What was measured."""
         figures = None if self.figures is None else self.figures.to_dict()
-        return {"figures": figures, "measured": dict(self.measured)}
+        measured = [[each.to_dict(), list(ratios)] for each, ratios in self.measured.items()]
+        return {"figures": figures, "measured": measured}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """What :meth:`state_dict` returned."""
         figures = state["figures"]
         self.figures = None if figures is None else Figures.from_dict(figures)
-        self.measured = {name: list(ratios) for name, ratios in state["measured"].items()}
+        self.measured = {
+            Candidate.from_dict(each): list(ratios) for each, ratios in state["measured"]
+        }
         self._predicted_s = {}
 
 
