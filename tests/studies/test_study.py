@@ -12,7 +12,7 @@ from paceline.rehearse import predict
 from paceline.steps import Step, zoo_step
 from paceline.strategies import LocalSgd, Strategy
 from paceline.studies import Study, study
-from paceline.studies.crossings import Curve, crossings_of
+from paceline.studies.crossings import Curve, crossings_of, told_once
 
 STRATEGIES = ("sync", "daso", "local-sgd")
 CLUSTER = load_cluster("ethernet-10g")
@@ -125,13 +125,28 @@ def curve(limits: str, efficiency: list[float]) -> Curve:
     )
 
 
+def test_what_holds_for_several_strategies_istold_once() -> None:
+    told = ["a: links limit.", "b: host limits.", "c: links limit.", "a: and more."]
+    assert told_once(("a", "b", "c"), told) == [
+        "a, c: links limit.",
+        "b: host limits.",
+        "a: and more.",
+    ]
+    assert told_once(("a", "b"), ["a: same.", "b: same."]) == ["all strategies: same."]
+    assert told_once(("a",), ["a: same."]) == ["a: same."]
+
+
 def test_crossings_in_words() -> None:
     own = curve("aalll", [1, 0.9, 0.7, 0.5, 0.3])
     twice = curve("aaaal", [1, 0.9, 0.9, 0.9, 0.7])
     assert crossings_of("sync", own, lambda: twice) == [
         "sync: beyond 2 workers the links limit; doubling their bandwidth moves that to 8.",
-        "sync: beyond 2 workers its efficiency is below 80%.",
+        "sync: beyond 2 workers the efficiency is below 80%.",
     ]
+    early = curve("allll", [1, 0.7, 0.6, 0.5, 0.3])
+    assert crossings_of("sync", early, lambda: early)[1] == (
+        "sync: beyond 1 worker the efficiency is below 80%."
+    )
     never = curve("aaaaa", [1.0] * 5)
     assert crossings_of("daso", never, lambda: never) == [
         "daso: the links do not limit, up to 16 workers."

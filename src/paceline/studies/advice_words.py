@@ -7,6 +7,7 @@ from typing import Any
 from paceline.cluster import Cluster
 from paceline.cluster.units import format_size
 from paceline.studies.candidates import Candidate, Variant
+from paceline.studies.words import counted
 
 _EVIDENCE = (
     "In this project's tests of DASO (a small network, 4 nodes) periods up to 16 changed the final "
@@ -73,10 +74,10 @@ def _apart(variant: Variant) -> str:
 def setting_of(candidate: Candidate) -> str:
     """What is advised, in one phrase."""
     cluster = candidate.cluster
-    nodes = "1 node" if cluster.num_nodes == 1 else f"{cluster.num_nodes:,} nodes"
+    nodes, workers = counted(cluster.num_nodes, "node"), counted(cluster.num_workers, "worker")
     return (
         f"{way_of(candidate.variant)}, batch {candidate.batch:,} per worker, {nodes} of "
-        f"{cluster.name} ({cluster.num_workers:,} workers)"
+        f"{cluster.name} ({workers})"
     )
 
 

@@ -16,6 +16,7 @@ from paceline.rehearse.mixed import is_mixed, predict_mixed
 from paceline.rehearse.prediction import RESOLUTION
 from paceline.rehearse.summarise import link_uncertainty
 from paceline.steps import Step
+from paceline.strategies import Strategy
 from paceline.studies.advice_words import (
     attach_line,
     cautions_of,
@@ -116,7 +117,7 @@ def advise(
     *,
     cluster: str | Path | Cluster | Sequence[str | Path | Cluster],
     nodes: int | None = None,
-    strategies: Sequence[str] | None = None,
+    strategies: Sequence[str | Strategy] | None = None,
     max_global_batch: int | None = None,
     samples: int | None = None,
     deadline_s: float | None = None,
@@ -136,7 +137,8 @@ def advise(
         cluster: One cluster or several: presets' names, TOML files, or ``Cluster`` objects. Plain
             DDP on the whole of the first is what gains are relative to.
         nodes: The most nodes to use; by default all that a cluster has.
-        strategies: Names of strategies that may be advised beside plain DDP.
+        strategies: What may be advised beside plain DDP: names, of which several periods are tried,
+            or objects such as ``Daso(period=8)``, which are tried as they are.
         max_global_batch: The largest global batch that training stands; by default what plain DDP
             on the whole of the first cluster has.
         samples: Samples of the whole run, all epochs together.
@@ -166,7 +168,7 @@ def advise(
         progress=progress or _silent,
     )
     plain = plain_candidate(step, clusters[0])
-    variants = variants_of(None if strategies is None else list(strategies))
+    variants = variants_of(strategies)
     best = search.run(variants, most_global_batch=max_global_batch or plain.global_batch)
     found = search.predicted(best, samples=samples)
     steps = None if found.run is None else found.run.num_steps
@@ -354,12 +356,16 @@ def _notes(
             "The global batch was kept at or below plain DDP's; --max-global-batch allows a larger "
             "one, with which workers exchange less per sample."
         )
-    if is_mixed(plain.cluster):  # whether shares by speed help, and whether a slow node hurts
+    # Whether shares by speed help, and a slow node hurts, as one trains then: it may hurt plain DDP
+    # alone, which waits for it at every step.
+    if is_mixed(best.cluster):
         mixed = predict_mixed(
-            search.step,
-            cluster=plain.cluster,
+            search.step_of(best.batch),
+            cluster=best.cluster,
+            strategy=best.variant.strategy,
             kernel_model=search.kernel_model,
             jitter=search.jitter,
+            **best.variant.options,
         )
         notes.extend(mixed.notes())
     return notes

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.cluster import Cluster
-from paceline.strategies import make_strategy, strategy_names
+from paceline.strategies import Strategy, make_strategy, name_and_options, strategy_names
 
 WIRES = ("fp32", "bf16", "int8")
 """From the widest to the narrowest."""
@@ -66,15 +66,17 @@ _LADDER = (
 )
 
 
-def variants_of(names: list[str] | None) -> list[Variant]:
+def variants_of(strategies: Sequence[str | Strategy] | None) -> list[Variant]:
     """Variants to try after plain DDP, those that change training least first.
 
     Args:
-        names: Strategies that may be used; None for all that are known well enough to be advised.
+        strategies: Strategies that may be used, by their names with any options, as objects with
+            theirs; None for all that are known well enough to be advised.
 
     """
-    if names is None:
+    if strategies is None:
         return list(_LADDER)
+    names = [each for each in strategies if isinstance(each, str)]
     unknown = sorted(set(names) - set(strategy_names()))
     if unknown:
         raise ValueError(
@@ -83,7 +85,14 @@ def variants_of(names: list[str] | None) -> list[Variant]:
     known = [variant for variant in _LADDER if variant.strategy in names]
     others = set(names) - {variant.strategy for variant in known} - {PLAIN.strategy}
     own = [Variant(strategy=name) for name in strategy_names() if name in others]
-    return sorted([*known, *own], key=lambda variant: variant.staleness)
+    given = [_variant_of(each) for each in strategies if not isinstance(each, str)]
+    different = dict.fromkeys(each for each in (*known, *own, *given) if each != PLAIN)
+    return sorted(different, key=lambda variant: variant.staleness)
+
+
+def _variant_of(strategy: Strategy) -> Variant:
+    name, options = name_and_options(strategy)
+    return Variant(strategy=name, options=options)
 
 
 @dataclass(frozen=True, kw_only=True)

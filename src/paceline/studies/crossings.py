@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from paceline.studies.points import Array
+from paceline.studies.words import counted
 
 LINK_LIMITS = ("link bandwidth", "link latency")
 EFFICIENT = 0.8
@@ -28,7 +29,9 @@ def crossings_of(strategy: str, own: Curve, with_twice_the_link: Callable[[], Cu
     found = []
     links_from = first_for_good(np.isin(own.bottleneck, LINK_LIMITS))
     if links_from is None:
-        found.append(f"{strategy}: the links do not limit, up to {int(own.workers[-1]):,} workers.")
+        found.append(
+            f"{strategy}: the links do not limit, up to {counted(int(own.workers[-1]), 'worker')}."
+        )
     else:
         twice = with_twice_the_link()
         then = first_for_good(np.isin(twice.bottleneck, LINK_LIMITS))
@@ -39,9 +42,21 @@ def crossings_of(strategy: str, own: Curve, with_twice_the_link: Callable[[], Cu
     fallen = first_for_good(own.efficiency < EFFICIENT)
     if fallen is not None:
         found.append(
-            f"{strategy}: {_beyond(own.workers, fallen)} its efficiency is below {EFFICIENT:.0%}."
+            f"{strategy}: {_beyond(own.workers, fallen)} the efficiency is below {EFFICIENT:.0%}."
         )
     return found
+
+
+def told_once(names: Sequence[str], sentences: Sequence[str]) -> list[str]:
+    """What holds for several strategies, in one sentence with all of their names."""
+    of_sentence: dict[str, list[str]] = {}
+    for sentence in sentences:
+        name, _, rest = sentence.partition(": ")
+        of_sentence.setdefault(rest, []).append(name)
+    return [
+        f"{'all strategies' if len(own) == len(names) > 1 else ', '.join(own)}: {rest}"
+        for rest, own in of_sentence.items()
+    ]
 
 
 def first_for_good(is_so: Array) -> int | None:
@@ -53,7 +68,7 @@ def first_for_good(is_so: Array) -> int | None:
 
 
 def _beyond(workers: Array, place: int) -> str:
-    return f"beyond {int(workers[place - 1]):,} workers" if place else "from the start"
+    return f"beyond {counted(int(workers[place - 1]), 'worker')}" if place else "from the start"
 
 
 def _moved(workers: Array, before: int, after: int | None) -> str:

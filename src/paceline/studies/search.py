@@ -67,7 +67,7 @@ class Search:
         if samples is None and candidate in self.found:
             return self.found[candidate]
         prediction = predict(
-            self._step_of(candidate.batch),
+            self.step_of(candidate.batch),
             cluster=candidate.cluster,
             strategy=candidate.variant.strategy,
             kernel_model=self.kernel_model,
@@ -145,7 +145,8 @@ class Search:
             key=lambda one: (one.change_of_training(), kept[one].objective(self.wishes)),
         )
 
-    def _step_of(self, batch: int) -> Step:
+    def step_of(self, batch: int) -> Step:
+        """What is trained, with another batch per worker."""
         if batch not in self._steps:
             self._steps[batch] = resized(self.step, batch)
         return self._steps[batch]
@@ -234,7 +235,7 @@ class Search:
         for variant in sorted(here, key=lambda each: each.staleness):
             is_exchange = variant.staleness > 0
             options: list[dict[str, Any]] = []
-            if is_exchange:
+            if is_exchange and "wire" not in variant.options:
                 options = [{"wire": wire} for wire in WIRES[1:]]
             elif variant == PLAIN:
                 options = [{"bucket_bytes": size} for size in BUCKET_SIZES]

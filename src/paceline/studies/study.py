@@ -17,7 +17,7 @@ from paceline.rehearse.summarise import link_uncertainty
 from paceline.steps import Step
 from paceline.strategies import Strategy, comparable_strategy_names, name_and_options
 from paceline.studies.axes import Axes, AxisName, make_axes
-from paceline.studies.crossings import Curve, crossings_of
+from paceline.studies.crossings import Curve, crossings_of, told_once
 from paceline.studies.placement import num_nodes_of
 from paceline.studies.points import SCALINGS, Array, Points, Scaling, make_points
 from paceline.studies.roofline import RooflineKernel, roofline_kernels
@@ -275,4 +275,4 @@ def _crossings(
             )
 
         found += crossings_of(name, own, twice)
-    return found
+    return told_once(names, found)

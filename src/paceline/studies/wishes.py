@@ -86,7 +86,7 @@ def judge(wish: str, limit: float, value: float, high: float) -> Verdict:
     if value > limit:
         sentence = (
             f"The {wish} of {text(limit)} cannot be met: the best run found {takes} {text(value)}, "
-            f"{text(value - limit)} or {value / limit - 1:.0%} more."
+            f"{text(value - limit)} or {_more(value / limit)}."
         )
     elif high > limit:
         sentence = (
@@ -98,6 +98,11 @@ def judge(wish: str, limit: float, value: float, high: float) -> Verdict:
     return Verdict(
         wish=wish, limit=limit, value=value, high=high, is_met=value <= limit, sentence=sentence
     )
+
+
+def _more(ratio: float) -> str:
+    """In per cent up to ten times as much, which is as far as they can be pictured."""
+    return f"{ratio - 1:.0%} more" if ratio < 10 else f"{ratio:,.0f} times the limit"
 
 
 def parse_time(text: str) -> float:

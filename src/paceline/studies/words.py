@@ -35,6 +35,11 @@ def with_range(seconds: float, low_s: float, high_s: float) -> str:
     return f"{duration(seconds)} ({duration(low_s)} to {duration(high_s)})"
 
 
+def counted(number: int, noun: str) -> str:
+    """1 worker, or 1,024 workers."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def joined(words: Sequence[str]) -> str:
     """One, two and three."""
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
