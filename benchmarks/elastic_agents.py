@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from torch._C._distributed_c10d import TCPStore
+from paceline.teams.bound_store import BoundStore
 
 _EXAMPLE = Path(__file__).parents[1] / "examples" / "elastic.py"
 _STEP = re.compile(r"step (\d+): (\d+) workers", re.MULTILINE)
@@ -22,7 +22,7 @@ _PER_NODE, _TIMEOUT_S, _END_S = 2, 300.0, 1800.0
 def lose_nodes(strategy: str, num_losses: int, *, num_epochs: int) -> dict[str, Any]:
     """Train with two nodes, of which one is lost and comes back several times."""
     # Where nodes meet is no node of the job, so any of them can be lost.
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = BoundStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     with tempfile.TemporaryDirectory() as folder:
         job = ["--strategy", strategy, "--folder", f"{folder}/checkpoints"]
         job += ["--epochs", str(num_epochs)]

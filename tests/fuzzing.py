@@ -13,7 +13,9 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 NUMBERS = (
     *("0", "-0", "-1", "1", "2", "1e3", "1e308", "1e309", "-1e999", "5e-324", "nan", "inf", "NaN"),
@@ -205,7 +207,11 @@ def _of_surroundings() -> list[Target]:
             name="command line",
             parse=_command_line,
             seeds=[line.encode() for line in COMMANDS],
-            tokens=("\n", "--json", "--", "--debug", "--batch", "--cluster", "--option", "-h"),
+            tokens=(
+                *("\n", "--json", "--", "--debug", "--batch", "--cluster", "--option", "-h"),
+                *("--nodes", "--device", "--strategy", "--samples", "--precision", "--jitter"),
+                *("resnet50", "lab-2x2", "daso", "h200", "fp16", "1:8", "🚲", "\x1b[31m"),
+            ),
         ),
     ]
 
@@ -225,20 +231,37 @@ COMMANDS = (
     "measure\nkernels\n--out\nno-such\n--budget\n5 s",
     "fit\nno-such.kernels.gz\n--steps\n20",
     "trace\ncompare\nno-such.json\nno-such.json.gz",
+    "predict\nno-such.py:make\n--cluster\nlab-2x2\n--strategy\ndaso\n--option\ndaso.period=8",
+    "predict\nno-such\n--device\na100,h100\n--samples\n1000000\n--input\n3x224x224\n--classes\n9",
+    "predict\nno-such\n--precision\nbf16\n--optimizer\nadamw\n--shares\nbalanced\n--compare",
+    "study\nno-such\n--workers\n1:64\n--arithmetic\n0.5:2\n--link\n0.1:10\n--out\nno-such/x.html",
+    "race\n--model\nno-such\n--nodes\n2\n--workers\n2\n--link\n100mbit\n--seed\n1",
+    "doctor\nno-such\n--json",
+    "device\nlist\nno-such\n--json",
+    "cluster\nlist\n--json\nno-such",
 )
+
+
+@cache
+def _whole_app() -> Any:
+    """All commands, put together once: typer would do so for every input."""
+    import typer
+
+    from paceline.cli.main import app
+
+    return typer.main.get_command(app)
 
 
 def _command_line(data: bytes) -> object:
     """Run a command in this process: its exit code is 0 or 2, and 2 comes with one sentence."""
     from paceline.cli import frame
-    from paceline.cli.main import app
 
     arguments = data.decode("utf-8", "surrogateescape").split("\n")
     if "no-such" not in data.decode("utf-8", "replace"):
         arguments.append("no-such")  # an argument too many: nothing begins
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = frame.run(app, [each for each in arguments if each != "--debug"])
+        code = frame.run(_whole_app(), [each for each in arguments if each != "--debug"])
     said = err.getvalue()
     if code == frame.BAD_INPUT and not said:  # a group without a command shows its help
         return out.getvalue()

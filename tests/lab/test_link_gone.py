@@ -49,4 +49,5 @@ def test_a_link_that_is_gone_for_good_is_named(start: Start, tmp_path: Path) -> 
     second = r"\[node1:0\] paceline: worker 1 on node 1 \(.*\) has waited \d+ s in .*; "
     assert re.search(second + r"the first node, node 0 \(.*\), cannot be reached", err), err
     assert re.search(r"TeamError: worker \d on .* failed at step \d+: ", err), err
-    assert took_s < 3 * TIMEOUT_S, err  # 157 s without a timeout of our own
+    assert f"timed out after {TIMEOUT_S:.0f} s" in err
+    assert took_s < 80.0, err  # 157 s without a timeout of our own, and no load makes that less
