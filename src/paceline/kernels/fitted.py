@@ -6,6 +6,7 @@ The file is safetensors: weights as tensors, everything else as JSON in its meta
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -41,18 +42,7 @@ class FittedModel:
         """Write the model."""
         from safetensors.torch import save_file
 
-        tensors: dict[str, Tensor] = {}
-        families = {}
-        for name, ensemble in self.ensembles.items():
-            for part in ("mean", "scale", "low", "high"):
-                tensors[f"{name}.{part}"] = getattr(ensemble, part).contiguous()
-            for layer, (weight, bias) in enumerate(
-                zip(ensemble.weights, ensemble.biases, strict=True)
-            ):
-                # Half the file: weights of this size do not need float32's digits.
-                tensors[f"{name}.weight{layer}"] = weight.half().contiguous()
-                tensors[f"{name}.bias{layer}"] = bias.contiguous()
-            families[name] = {"ops": ensemble.ops, "residual": ensemble.residual}
+        tensors, families = ensembles_to_parts(self.ensembles)
         metadata = {
             "format": FORMAT,
             "version": str(VERSION),
@@ -105,7 +95,8 @@ def _model(metadata: dict[str, str], tensors: dict[str, Tensor]) -> FittedModel:
     return FittedModel(
         device=Device(**parse_json(metadata["device"])),
         ensembles={
-            cast(FamilyName, name): _ensemble(name, own, tensors) for name, own in families.items()
+            cast(FamilyName, name): ensemble_from_parts(name, own, tensors)
+            for name, own in families.items()
         },
         host=HostCosts.from_dict(parse_json(metadata["host"])),
         gap_s=gap_s,
@@ -123,7 +114,27 @@ def _check(path: Path, metadata: dict[str, str]) -> None:
         )
 
 
-def _ensemble(name: str, facts: dict[str, Any], tensors: dict[str, Tensor]) -> Ensemble:
+def ensembles_to_parts(
+    ensembles: Mapping[Any, Ensemble],
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Named ensembles as tensors for a file, and what else there is to know of each."""
+    tensors: dict[str, Tensor] = {}
+    facts: dict[str, Any] = {}
+    for name, ensemble in ensembles.items():
+        for part in ("mean", "scale", "low", "high"):
+            tensors[f"{name}.{part}"] = getattr(ensemble, part).contiguous()
+        for layer, (weight, bias) in enumerate(zip(ensemble.weights, ensemble.biases, strict=True)):
+            # Half the file: weights of this size do not need float32's digits.
+            tensors[f"{name}.weight{layer}"] = weight.half().contiguous()
+            tensors[f"{name}.bias{layer}"] = bias.contiguous()
+        facts[name] = {"ops": ensemble.ops, "residual": ensemble.residual}
+    return tensors, facts
+
+
+def ensemble_from_parts(
+    name: str, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> Ensemble:
+    """One ensemble of :func:`ensembles_to_parts`; ValueError or KeyError if it is none."""
     layers = sum(key.startswith(f"{name}.weight") for key in tensors)
     made = Ensemble(
         ops=tuple(facts["ops"]),

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 NUM_MEMBERS = 5
 _HIDDEN = 128
 _BATCH = 512
@@ -74,7 +75,19 @@ class Ensemble:
         if not bool((self.scale > 0).all()) or not 0 <= self.residual < math.inf:
             raise ValueError("its scales are not above 0")
 
-    def predict(self, features: Floats, ops: list[str]) -> tuple[Floats, Floats]:
+    def in_float64(self) -> Ensemble:
+        """The same networks, whose answers do not depend on what else is asked with a kernel."""
+        return replace(
+            self,
+            mean=self.mean.double(),
+            scale=self.scale.double(),
+            low=self.low.double(),
+            high=self.high.double(),
+            weights=tuple(each.double() for each in self.weights),
+            biases=tuple(each.double() for each in self.biases),
+        )
+
+    def predict(self, features: Floats | Doubles, ops: list[str]) -> tuple[Floats, Floats]:
         """log(time / roofline) for every row, and its uncertainty (one standard deviation)."""
         raw = torch.from_numpy(features)
         if raw.shape[1] != len(self.mean):

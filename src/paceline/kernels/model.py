@@ -17,7 +17,7 @@ from paceline.kernels.fitted import FittedModel
 from paceline.kernels.host import HostCosts
 from paceline.kernels.products import corrected_s
 from paceline.kernels.profile import Timing
-from paceline.kernels.roofline import roofline_s
+from paceline.kernels.roofline import roofline_s, shortest_product_s
 from paceline.kernels.transfer import (
     Numbers,
     is_grouped,
@@ -164,6 +164,9 @@ class KernelModel:
         features = features_of(kernels, family)
         logs, unsure = ensemble.predict(features, [op_label(kernel) for kernel in kernels])
         seconds = rooflines_s(kernels, self.fitted.device) * np.exp(logs)
+        if family == "matmul":
+            least = [shortest_product_s(kernel, self.fitted.device) for kernel in kernels]
+            seconds = np.maximum(seconds, least)
         return [
             Estimate(float(second), "mlp", float(doubt))
             for second, doubt in zip(seconds, unsure, strict=True)

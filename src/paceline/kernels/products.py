@@ -4,9 +4,10 @@ Libraries choose tiles, and split long sums, by rules of each generation. A shor
 the device sees a product (its transferred time, the shares of arithmetic and memory in it, how many
 tiles each multiprocessor gets, whether the chip copies tiles by itself as Hopper and Blackwell do)
 answers with log(real / transferred). It never sees the device's name; `benchmarks/devices.py`
-fits it, and leaves each device out in turn.
+fits it, and leaves each device out in turn. Networks know more of single chips
+(:mod:`paceline.kernels.chip_products`).
 
-It is asked only for another chip than the measured one: from a chip to itself, or to a faster or
+Both are asked only for another chip than the measured one: from a chip to itself, or to a faster or
 slower one of its kind, kernels stay as they are.
 """
 
@@ -23,6 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline.cluster.device import Device
+from paceline.kernels.chip_products import Shapes, chip_logs
 from paceline.kernels.family import family_of
 from paceline.kernels.transfer import Array, Reached, Work
 from paceline.steps.kernel import Kernel
@@ -55,9 +57,20 @@ def corrected_s(
     if not rows:
         return seconds
     seen = product_features(kernels, seconds, work, wanted, device)[..., rows, :]
+    logs = predicted_logs(_coefficients(), seen)
+    logs = logs + chip_logs(product_shapes([kernels[row] for row in rows]), device)
     found = np.array(seconds)
-    found[..., rows] *= np.exp(predicted_logs(_coefficients(), seen))
+    found[..., rows] *= np.exp(logs)
     return found
+
+
+def product_shapes(products: Sequence[Kernel]) -> Shapes:
+    """Rows, columns and depth of each product."""
+    sizes = [
+        (left.shape[0], right.shape[1], left.shape[1])
+        for left, right in (each.operands[-2:] for each in products)
+    ]
+    return np.maximum(np.array(sizes, dtype=np.int64).reshape(-1, 3), 1)
 
 
 def product_features(

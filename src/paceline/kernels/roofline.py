@@ -23,6 +23,16 @@ def roofline_s(kernel: Kernel, device: Device, *, launch_s: float = LAUNCH_S) ->
     return max(arithmetic_s, memory_s) + launch_s
 
 
+def shortest_product_s(kernel: Kernel, device: Device) -> float:
+    """What a 16-bit matrix product takes at least, where it is known what large ones reach.
+
+    A network that has seen no larger product extrapolates, and may promise more than the peak.
+    """
+    if device.products_share is None or precision_of(kernel) not in ("bf16", "fp16"):
+        return 0.0
+    return flop_of(kernel) / (device.products_share * peak_flops(kernel, device))
+
+
 def peak_flops(kernel: Kernel, device: Device) -> float:
     """The device's FLOP/s for this kernel: of its precision if it multiplies, else fp32's."""
     return device_flops(device, precision_of(kernel))
