@@ -65,4 +65,16 @@ def test_six_devices_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     assert frame.run(main.app, list(asked)) == 0
     printed = capsys.readouterr()
     assert f"cheapest: {found['cheapest']}" in printed.out
+    for each in found["predictions"]:
+        limits = [line for line in printed.out.splitlines() if line.startswith("limited by ")]
+        assert sum(each["device"] in line for line in limits) == 1
+    best = by_dollars[found["cheapest"]]
+    doubts = {each["device"]: each["uncertainty"] for each in found["predictions"]}
+    most = best * (1 + doubts[found["cheapest"]])
+    rivals = [
+        name
+        for name, dollars in by_dollars.items()
+        if name != found["cheapest"] and dollars * (1 - doubts[name]) < most
+    ]
+    assert (f"as cheap: {', '.join(rivals)}" in printed.out) == bool(rivals)
     assert "never compared" in printed.err

@@ -110,8 +110,33 @@ def _print_table(offers: list[Offer], cheapest: Offer | None) -> None:
         )
     screen = frame.console()
     screen.print(table)
+    limits: dict[str, list[str]] = {}
+    for offer in offers:
+        limits.setdefault(offer.prediction.bottleneck, []).append(offer.prediction.device)
+    for limit, names in limits.items():
+        screen.print(f"limited by {limit}: {', '.join(names)}")
     if cheapest is not None and cheapest.price is not None:
         screen.print(
             f"cheapest: {cheapest.prediction.device}, {cheapest.dollars_per_million:,.2f} US "
             f"dollars per million samples at the list price of {cheapest.price.cluster}"
         )
+        rivals = ", ".join(_as_cheap(offers, cheapest))
+        if rivals:
+            screen.print(f"within the ranges, as cheap: {rivals}")
+
+
+def _as_cheap(offers: list[Offer], cheapest: Offer) -> list[str]:
+    """The devices that may cost as little, if both predictions are as far off as they say."""
+
+    def bounds(offer: Offer) -> tuple[float, float]:
+        dollars, doubt = offer.dollars_per_million or 0.0, offer.prediction.uncertainty
+        return dollars * (1 - doubt), dollars * (1 + doubt)
+
+    return [
+        offer.prediction.device
+        for offer in offers
+        if offer is not cheapest
+        and offer.price is not None
+        and offer.prediction.fits
+        and bounds(offer)[0] < bounds(cheapest)[1]
+    ]
