@@ -17,7 +17,6 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,38 +25,20 @@ from rich.console import Console
 from rich.table import Table
 
 from device_networks import Captured, captured, chosen_networks, has_timm, read_table
+from device_products import fitted_polynomial, known_products, left_by_networks, save_fit
 from device_rules import RULES, Array, by_parts
-from paceline.cluster import Device, load_device
 from paceline.kernels import load_kernel_model
-from paceline.kernels.chip_products import chip_features, fit_chip, save_chips
 from paceline.kernels.model import KernelModel
-from paceline.kernels.products import (
-    fit_products,
-    predicted_logs,
-    product_features,
-    product_shapes,
-    save_products,
-)
-from paceline.kernels.transfer import reached, work_of
 from paceline.rehearse.compute import step_uncertainty
-from paceline.steps import Kernel, capture_step, zoo_step
-from paceline.steps.kernel import Operand
+from paceline.steps import capture_step, zoo_step
 
 DATA = Path(__file__).parent / "data"
 DOCS = Path(__file__).parent.parent / "docs"
 RESULT = DOCS / "results" / "devices.json"
 PAGE = DOCS / "evidence" / "devices.md"
 MARKS = ("<!-- benchmarks/devices.py writes from here -->", "<!-- to here -->")
-SYSTEMS = {"a100_sxm": "a100", "h200_sxm": "h200", "l40s": "l40s", "b200_sxm": "b200"}
 LONG_S = 50e-6
-NUM_PARTS = 5
 MEASURED = "h200"
-# Of the H200 in the table of products, which were timed for longer than paceline's own and ran hot:
-# what large products reach on an H100, whose chip and power it has (devices.toml).
-SUSTAINED_SHARE = 0.8
-PRODUCTS_SOURCE = (
-    "bf16 products on A100, H200, L40S and B200: ai-dynamo/aiconfigurator at 095f58a (Apache-2.0)"
-)
 FORMATS = {"nchw": "contiguous", "nhwc": "channels_last"}
 SINGLE = {  # DeepLearningExamples' networks by timm's names, with their image size
     "resnet50": ("resnet50", 224),
@@ -103,54 +84,9 @@ def errors(predicted: Array, real: Array) -> dict[str, float]:
     }
 
 
-@dataclass(frozen=True)
-class KnownProducts:
-    """One device's published products, and what the transfer says of them."""
-
-    device: Device
-    kernels: list[Kernel]
-    real_s: Array
-    by_rule: dict[str, Array]
-
-    @classmethod
-    def of(cls, rows: Sequence[dict[str, str]], name: str) -> KnownProducts:
-        """The rows of one system."""
-        model, old, new = load_kernel_model(MEASURED), load_device(MEASURED), load_device(name)
-        if name == MEASURED:
-            new = new.replace(products_share=SUSTAINED_SHARE)
-        kernels = [product(*(int(row[size]) for size in "mnk")) for row in rows]
-        measured_s = model.seconds(kernels)
-        by_rule = {rule: move(kernels, measured_s, old, new) for rule, move in RULES.items()}
-        real_s = np.array([1e-3 * float(row["latency_ms"]) for row in rows])
-        return cls(new, kernels, real_s, by_rule)
-
-    @cached_property
-    def parts_s(self) -> Array:
-        return self.by_rule["by parts"]
-
-    @cached_property
-    def features(self) -> Array:
-        work = work_of(self.kernels)
-        return product_features(
-            self.kernels, self.parts_s, work, reached(self.device, work), self.device
-        )
-
-    @cached_property
-    def logs(self) -> Array:
-        return np.asarray(np.log(self.real_s / self.parts_s))
-
-    def left(self, coefficients: Array) -> Array:
-        """log(real / predicted) after the polynomial."""
-        return np.asarray(self.logs - predicted_logs(coefficients, self.features))
-
-
 def products(options: Options) -> dict[str, Any]:
     """bf16 products: each device left out of the polynomial, then unseen products of each chip."""
-    rows = read_table(DATA / "gemm_bf16.csv.gz")
-    known = {
-        name: KnownProducts.of([row for row in rows if row["system"] == system], name)
-        for system, name in SYSTEMS.items()
-    }
+    known = known_products()
     polynomial = fitted_polynomial([*known.values()])
     summary: dict[str, Any] = {}
     for name, own in known.items():
@@ -167,39 +103,8 @@ def products(options: Options) -> dict[str, Any]:
             for rule, seconds in predicted_s.items()
         }
     if options.fit:
-        save_products(polynomial, source=PRODUCTS_SOURCE)
-        save_chips(
-            {
-                name: fit_chip(product_shapes(own.kernels), own.left(polynomial), own.device)
-                for name, own in known.items()
-            },
-            source=PRODUCTS_SOURCE,
-        )
+        save_fit(known, polynomial)
     return {"summary": summary}
-
-
-def fitted_polynomial(devices: Sequence[KnownProducts]) -> Array:
-    """Fitted to the products of some devices."""
-    return fit_products([each.features for each in devices], [each.logs for each in devices])
-
-
-def left_by_networks(own: KnownProducts, left: Array) -> Array:
-    """log(real / predicted) after networks too, each product by ones that have not seen it."""
-    shapes = product_shapes(own.kernels)
-    part = np.random.default_rng(0).integers(NUM_PARTS, size=len(shapes))
-    found = np.array(left)
-    for each in range(NUM_PARTS):
-        seen, unseen = part != each, part == each
-        networks = fit_chip(shapes[seen], left[seen], own.device)
-        features = chip_features(shapes[unseen], own.device)
-        found[unseen] -= networks.in_float64().predict(features, ["mm"] * len(features))[0]
-    return found
-
-
-def product(m: int, n: int, k: int) -> Kernel:
-    """A linear layer without a bias: (m, k) times (k, n), the weight lying as (n, k)."""
-    left, right = Operand("bf16", (m, k)), Operand("bf16", (k, n), (1, k))
-    return Kernel("mm", (left, right), "", (Operand("bf16", (m, n)),))
 
 
 def training(options: Options) -> dict[str, Any]:
