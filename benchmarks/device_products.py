@@ -30,16 +30,21 @@ SOURCE = (
     "bf16 products on A100, H200, L40S and B200: ai-dynamo/aiconfigurator at 095f58a (Apache-2.0)"
 )
 SYSTEMS = {"a100_sxm": "a100", "h200_sxm": "h200", "l40s": "l40s", "b200_sxm": "b200"}
-MEASURED = "h200"
-# Of the H200 in this table, whose products were timed for longer than paceline's own and ran hot:
-# what large products reach on an H100, whose chip and power it has (devices.toml).
-SUSTAINED_SHARE = 0.8
+MEASURED, CARRIED = "h200", "a100"
 NUM_PARTS = 5
+SQUARES = Path(__file__).parent / "data" / "square_products.csv"
+SQUARE_SIDES = (2048, 4096, 8192, 10240)
+"""Smaller ones were limited by the host that timed them."""
+DTYPES = {"fp32": "f32", "tf32": "f32", "bf16": "bf16", "fp16": "f16"}
 
 
 @dataclass(frozen=True)
 class KnownProducts:
-    """One device's published products, and what the transfer says of them."""
+    """One device's published products, and what the transfer says of them.
+
+    The H200 of this table ran hot, for longer than paceline's own profile: it is taken for another
+    device, which reaches what the H200 sustains.
+    """
 
     device: Device
     kernels: list[Kernel]
@@ -49,11 +54,12 @@ class KnownProducts:
     @classmethod
     def of(cls, rows: Sequence[dict[str, str]], name: str) -> KnownProducts:
         """The rows of one system."""
-        model, old, new = load_kernel_model(MEASURED), load_device(MEASURED), load_device(name)
+        old, new = load_device(MEASURED), load_device(name)
         if name == MEASURED:
-            new = new.replace(products_share=SUSTAINED_SHARE)
+            assert new.sustained_share
+            new = new.replace(products_share=new.sustained_share)
         kernels = [product(*(int(row[size]) for size in "mnk")) for row in rows]
-        measured_s = model.seconds(kernels)
+        measured_s = load_kernel_model(CARRIED).seconds_where_measured(kernels)
         by_rule = {rule: move(kernels, measured_s, old, new) for rule, move in RULES.items()}
         real_s = np.array([1e-3 * float(row["latency_ms"]) for row in rows])
         return cls(new, kernels, real_s, by_rule)
@@ -119,3 +125,23 @@ def product(m: int, n: int, k: int) -> Kernel:
     """A linear layer without a bias: (m, k) times (k, n), the weight lying as (n, k)."""
     left, right = Operand("bf16", (m, k)), Operand("bf16", (k, n), (1, k))
     return Kernel("mm", (left, right), "", (Operand("bf16", (m, n)),))
+
+
+def square_tflops() -> list[tuple[str, str, float, float]]:
+    """Device, precision, predicted and published TFLOP/s of products of square matrices."""
+    found = []
+    for row in read_table(SQUARES):
+        side, precision = int(row["size"]), row["precision"]
+        if side and side not in SQUARE_SIDES:
+            continue
+        sides = [side] if side else SQUARE_SIDES  # 0: the best of all
+        model = load_kernel_model(row["device"])
+        seconds = model.seconds([_square(each, precision) for each in sides])
+        best = max(2e-12 * each**3 / took for each, took in zip(sides, seconds, strict=True))
+        found.append((row["device"], precision, best, float(row["tflops"])))
+    return found
+
+
+def _square(side: int, precision: str) -> Kernel:
+    matrix = Operand(DTYPES[precision], (side, side))
+    return Kernel("mm", (matrix, matrix), "tf32" if precision == "tf32" else "", (matrix,))

@@ -25,7 +25,13 @@ from rich.console import Console
 from rich.table import Table
 
 from device_networks import Captured, captured, chosen_networks, has_timm, read_table
-from device_products import fitted_polynomial, known_products, left_by_networks, save_fit
+from device_products import (
+    fitted_polynomial,
+    known_products,
+    left_by_networks,
+    save_fit,
+    square_tflops,
+)
 from device_rules import RULES, Array, by_parts
 from paceline.kernels import load_kernel_model
 from paceline.kernels.model import KernelModel
@@ -105,6 +111,17 @@ def products(options: Options) -> dict[str, Any]:
     if options.fit:
         save_fit(known, polynomial)
     return {"summary": summary}
+
+
+def squares(options: Options) -> dict[str, Any]:
+    """Square products in all precisions, as PyTorch users measured them on many GPUs."""
+    rows = square_tflops()
+    summary = {}
+    for precision in ("fp32", "tf32", "fp16", "bf16"):
+        own = [(real, found) for _, name, found, real in rows if name == precision]
+        # In seconds, as everywhere: predicted over real is the other way round in TFLOP/s.
+        summary[precision] = {"paceline": errors(*map(np.array, zip(*own, strict=True)))}
+    return {"summary": summary, "rows": rows}
 
 
 def training(options: Options) -> dict[str, Any]:
@@ -273,6 +290,7 @@ def summarised(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 SECTIONS: dict[str, Section] = {
     "products": products,
+    "square products on 15 GPUs": squares,
     "training on an RTX 3090": training,
     "one V100 or A100": single_gpu,
     "ResNet-50 on eight GPUs": eight_gpus,

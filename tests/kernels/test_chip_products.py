@@ -23,7 +23,7 @@ SHAPES = np.array([[2048, 2048, 512], [4096, 768, 768], [1, 4096, 4096], [8192, 
         ("b300", "b200"),
         ("gb200", "b200"),
         ("l40s", "l40s"),
-        ("rtx4090", "l40s"),
+        ("rtx4090", None),  # the chip of the L40S, with half of its rate
         ("l4", None),  # of the same generation, and less than half as large
         ("rtx3090", None),  # of the A100's generation, and another chip
         ("v100", None),

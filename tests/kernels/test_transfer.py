@@ -15,6 +15,7 @@ from paceline.kernels.transfer import reached, transferred_s, work_of
 from paceline.steps import Kernel, Operand, capture_step, zoo_step
 
 PRODUCTS = Path(__file__).parents[2] / "benchmarks" / "data" / "gemm_bf16.csv.gz"
+SQUARES = Path(__file__).parents[2] / "benchmarks" / "data" / "square_products.csv"
 
 
 def linear(m: int, n: int, k: int) -> Kernel:
@@ -116,4 +117,21 @@ def test_no_product_is_faster_than_what_the_device_reaches() -> None:
     sizes = [(16384, 5120, 5120), (32768, 8192, 8192), (8192, 65536, 4096)]
     found = model.seconds([linear(*each) for each in sizes])
     reached = [2 * np.prod([float(side) for side in each]) / 989.4e12 for each in sizes]
-    assert (found >= np.array(reached) / 0.88 * (1 - 1e-9)).all()
+    assert (found >= np.array(reached) / 0.8 * (1 - 1e-9)).all()
+
+
+@pytest.mark.parametrize(
+    "device", ["l40s", "rtx3090", "rtx4090", "rtx5090", "a10g", "h100", "a100"]
+)
+def test_large_products_in_fp32_are_as_fast_as_users_measured(device: str) -> None:
+    """Without tensor cores, chips with twice the units per multiprocessor reach half to 0.8."""
+    with SQUARES.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    measured = [
+        float(row["tflops"])
+        for row in rows
+        if (row["device"], row["precision"]) == (device, "fp32") and row["size"] in ("0", "8192")
+    ]
+    side = Operand("f32", (8192, 8192))
+    (seconds,) = load_kernel_model(device).seconds([Kernel("mm", (side, side), "", (side,))])
+    assert 2e-12 * 8192**3 / seconds == pytest.approx(measured[0], rel=0.1)

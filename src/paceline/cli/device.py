@@ -70,6 +70,10 @@ def _rows(device: Device) -> list[tuple[str, str]]:
         found.append(("L2 cache", format_size(device.l2_bytes)))
     if device.products_share:
         found.append(("large products reach", f"{device.products_share:.0%} of the peak"))
+    if device.sustained_share:
+        found.append(("many in a row", f"{device.sustained_share:.0%} of the peak"))
+    if device.fp32_share:
+        found.append(("those in fp32", f"{device.fp32_share:.0%} of the peak"))
     if device.facts_source:
         found.append(("source", device.facts_source))
     price = cheapest_price(device.name)

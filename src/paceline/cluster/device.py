@@ -44,6 +44,10 @@ class Device(Record):
     l2_bytes: Annotated[Bytes, Field(ge=1)] | None = Field(default=None, validation_alias="l2")
     products_share: Positive | None = None
     """The share of the peak that large matrix products reach: power, and the generation."""
+    sustained_share: Positive | None = None
+    """The same of many products in a row, where single ones were measured to reach more."""
+    fp32_share: Positive | None = None
+    """The share of the fp32 peak that large products reach without tensor cores."""
     grouped_channels_last_share: Positive | None = None
     """The share of the fp32 peak that grouped convolutions of channels-last images in low precision
     reach, where cuDNN was found to have no good kernel for them."""

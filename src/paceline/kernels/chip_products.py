@@ -32,7 +32,7 @@ CHIPS = ("a100", "h200", "l40s", "b200")
 CHIPS_FILE = Path(str(resources.files("paceline.kernels"))) / "transfers" / "chips.safetensors"
 _TILES = ((128, 128), (256, 128), (64, 64))
 _MOST_LOG = 0.5
-_SIMILAR = 1.34  # L40S and RTX 4090 have one chip, of which 142 and 128 parts and caches are on
+_SIMILAR = 1.34  # the same chip with some of its parts off
 Shapes = npt.NDArray[np.int64]
 """Rows, columns and depth of products: (products, 3)."""
 
@@ -49,8 +49,11 @@ def chip_of(device: Device) -> str | None:
     return None
 
 
-def _size(device: Device) -> tuple[float, float]:
-    return float(device.multiprocessors or math.inf), float(device.l2_bytes or math.inf)
+def _size(device: Device) -> tuple[float, float, float]:
+    """Multiprocessors, cache, and 16-bit FLOP per cycle: GeForce has half the rate of its chip."""
+    count, clock_hz = float(device.multiprocessors or math.inf), 1e9 * (device.clock_ghz or 1.0)
+    per_cycle = device.flops.get("bf16", 0.0) / clock_hz / count
+    return count, float(device.l2_bytes or math.inf), per_cycle or math.inf
 
 
 def chip_logs(shapes: Shapes, device: Device) -> Doubles:

@@ -138,6 +138,11 @@ class KernelModel:
             return base
         return self._transferred_s(kernels, arithmetic=arithmetic, memory=memory)
 
+    def seconds_where_measured(self, kernels: Sequence[Kernel]) -> npt.NDArray[np.float64]:
+        """Seconds of each kernel on the device that was measured, before they are transferred."""
+        self.estimate(kernels)
+        return np.array([self._measured_s[kernel] for kernel in kernels])
+
     def workspace_bytes(self, kernel: Kernel) -> int:
         """The memory that a kernel needs besides operands and outputs; 0 if it is not known."""
         if self.fitted is None:
@@ -165,7 +170,10 @@ class KernelModel:
         logs, unsure = ensemble.predict(features, [op_label(kernel) for kernel in kernels])
         seconds = rooflines_s(kernels, self.fitted.device) * np.exp(logs)
         if family == "matmul":
-            least = [shortest_product_s(kernel, self.fitted.device) for kernel in kernels]
+            on = self.fitted.device
+            # What another device sustains is part of the transfer.
+            own = is_same_chip(on, self.device)
+            least = [shortest_product_s(kernel, on, is_sustained=own) for kernel in kernels]
             seconds = np.maximum(seconds, least)
         return [
             Estimate(float(second), "mlp", float(doubt))

@@ -23,14 +23,21 @@ def roofline_s(kernel: Kernel, device: Device, *, launch_s: float = LAUNCH_S) ->
     return max(arithmetic_s, memory_s) + launch_s
 
 
-def shortest_product_s(kernel: Kernel, device: Device) -> float:
+def shortest_product_s(kernel: Kernel, device: Device, *, is_sustained: bool) -> float:
     """What a 16-bit matrix product takes at least, where it is known what large ones reach.
 
     A network that has seen no larger product extrapolates, and may promise more than the peak.
+
+    Args:
+        kernel: A product.
+        device: What it runs on.
+        is_sustained: Whether it is one of many in a row, as in training.
+
     """
-    if device.products_share is None or precision_of(kernel) not in ("bf16", "fp16"):
+    share = (device.sustained_share if is_sustained else None) or device.products_share
+    if share is None or precision_of(kernel) not in ("bf16", "fp16"):
         return 0.0
-    return flop_of(kernel) / (device.products_share * peak_flops(kernel, device))
+    return flop_of(kernel) / (share * peak_flops(kernel, device))
 
 
 def peak_flops(kernel: Kernel, device: Device) -> float:

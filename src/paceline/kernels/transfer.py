@@ -124,6 +124,8 @@ def reached(
 
 def _fp32_share(device: Device, products_share: float) -> float:
     """Of the fp32 peak; a chip that lacks the power for tensor cores lacks some for this too."""
+    if device.fp32_share is not None:
+        return device.fp32_share
     share = _FP32_SHARE
     if device.multiprocessors and device.clock_ghz:
         cycles = device.multiprocessors * device.clock_ghz * 1e9
