@@ -23,6 +23,7 @@ from rich.table import Table
 from paceline.cluster import Cluster, Link, Node, load_cluster, load_device
 from paceline.rehearse import predict
 from paceline.steps import Step, zoo_step
+from paceline.steps.step import MemoryFormat
 
 DATA = Path(__file__).parent / "data"
 RESULT = Path(__file__).parent.parent / "docs" / "results" / "published_throughput.json"
@@ -74,30 +75,33 @@ def rows(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def make_step(model: str, precision: Any, batch: int) -> Step:
-    # Mixed precision is trained in channels-last by the sources that say so.
-    is_mixed = precision == "fp16" and model not in ("bert-base", "vit-b16")
-    step = zoo_step(
-        model,
-        batch=batch,
-        precision=precision,
-        memory_format="channels_last" if is_mixed else "contiguous",
+def memory_format_of(row: dict[str, str]) -> MemoryFormat:
+    """Channels-last where convolutions run in mixed precision; Lambda's example does not use it."""
+    is_mixed = PRECISIONS[row["precision"]] == "fp16" and row["model"] not in (
+        "bert-base",
+        "vit-b16",
     )
+    return "channels_last" if is_mixed and not row["source"].startswith("lambda") else "contiguous"
+
+
+def make_step(model: str, precision: Any, batch: int, memory_format: MemoryFormat) -> Step:
+    step = zoo_step(model, batch=batch, precision=precision, memory_format=memory_format)
     if model != "bert-base":
         return step
     return replace(step, inputs=step.inputs[:, :BERT_TOKENS], targets=step.targets[:, :BERT_TOKENS])
 
 
 def compare(published: list[dict[str, str]], jitter: float | None) -> list[dict[str, Any]]:
-    steps: dict[tuple[str, str, int], Step] = {}
+    steps: dict[tuple[str, str, int, MemoryFormat], Step] = {}
     alone: dict[tuple[str, ...], float] = {}
     found = []
     for row in published:
         model, precision = row["model"], PRECISIONS[row["precision"]]
         batch = int(row["batch_per_gpu"] or USUAL_BATCH[row["gpu"]])
-        if (model, precision, batch) not in steps:
-            steps[model, precision, batch] = make_step(model, precision, batch)
-        step = steps[model, precision, batch]
+        kind = (model, precision, batch, memory_format_of(row))
+        if kind not in steps:
+            steps[kind] = make_step(*kind)
+        step = steps[kind]
         prediction = predict(step, cluster=cluster_of(row), jitter=jitter)
         series = (row["source"], model, row["gpu"], row["precision"], str(batch))
         num_gpus = int(row["n_gpus"])
