@@ -85,8 +85,9 @@ def begin_save(
 def _write(target: Path, number: int, part: saves.Part, marker: dict[str, Any], crew: Crew) -> None:
     path = saves.part_path(target, number, crew.rank)
 
-    def write() -> None:
+    def write() -> str:
         saves.write_part(path, part, identifier=marker["identifier"])
+        return saves.checksum_of(part)
 
     def mark() -> None:
         # One worker of each node: nodes need not share a disk.
@@ -94,7 +95,7 @@ def _write(target: Path, number: int, part: saves.Part, marker: dict[str, Any], 
             saves.write_marker(target, number, marker, rank=crew.rank)
 
     try:
-        crew.share(write, task=f"save to {path}")
+        marker["checksums"] = crew.share(write, task=f"save to {path}")
         crew.share(mark, task=f"complete {path.parent}")
     except CheckpointError:
         _remove(target, {number})

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from paceline.reading import visible
 from paceline.strategies import Strategy
 from paceline.teams import Workers
 from paceline.train.loading.loaders import Loaders
@@ -101,8 +102,8 @@ class Contents:
         own = [type(optimizer).__name__ for optimizer in self.optimizers]
         if classes != own:
             raise ValueError(
-                f"the checkpoint was saved with {' and '.join(classes)} as optimizer, and this "
-                f"job has {' and '.join(own)}"
+                f"the checkpoint was saved with {visible(' and '.join(classes))} as optimizer, "
+                f"and this job has {' and '.join(own)}"
             )
         for one, optimizer in zip(saved, self.optimizers, strict=True):
             _check_groups(one["state"], optimizer)
@@ -197,4 +198,4 @@ def _check_groups(saved: Mapping[str, Any], optimizer: Optimizer) -> None:
 
 def _first(names: set[str]) -> str:
     others = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{min(names)}{others}"
+    return visible(f"{min(names)}{others}")

@@ -6,11 +6,16 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from paceline.reading import visible
 from paceline.teams import Team, Workers
 
 
 class CheckpointError(ValueError):
     """A checkpoint was not saved or not loaded. All workers raise it with the same sentence."""
+
+    def __init__(self, sentence: str) -> None:
+        # It may name what somebody else's file says, and errors end on a terminal.
+        super().__init__(visible(sentence))
 
 
 class Crew:

@@ -92,7 +92,7 @@ class IdlePace(Pace):
 
     def detach(self) -> None:
         """Nothing was attached; a save in the background is waited for."""
-        self._saver.close(is_waited_for=True)
+        self._saver.close(is_in_trouble=False)
 
     def state_dict(self) -> dict[str, Any]:
         """There is no state."""

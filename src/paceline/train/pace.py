@@ -352,8 +352,7 @@ class Pace(Resumable):
         release_batch_norms(self._model)
         guard.release(self.strategy)
         try:
-            # After an error the others may be gone, and the save never end.
-            self._saver.close(is_waited_for=not self.workers.watch.is_in_trouble)
+            self._saver.close(is_in_trouble=self.workers.watch.is_in_trouble)
         finally:
             self._meter.close()
             self._on_detach()

@@ -50,7 +50,8 @@ def load_checkpoint(
         task = f"load {path}"
 
         def read() -> None:
-            state.update(put_together(*saves.read_part(path), contents.device))
+            part = saves.read_part(path, expected=saves.expected_checksum(marker, crew.rank))
+            state.update(put_together(*part, contents.device))
             contents.check(state)
 
         crew.share(read, task=task)
