@@ -72,7 +72,7 @@ def begin_save(
         "torch": torch.__version__,
         "nodes": crew.nodes,
         **contents.describe(),
-        "differing": _differing(fingerprints),
+        "differing": "parts of the model" if contents.is_sharded else _differing(fingerprints),
     }
 
     def write() -> None:

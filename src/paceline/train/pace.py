@@ -17,7 +17,7 @@ from paceline.strategies.equality import take_over
 from paceline.strategies.replica import BufferMode
 from paceline.teams import Workers
 from paceline.traces.tracer import Tracer
-from paceline.train import guard, sharding
+from paceline.train import guard
 from paceline.train import optimizer_state as states
 from paceline.train.batch_norm import bind_batch_norms, release_batch_norms
 from paceline.train.contents import Contents, load_strategy_state, strategy_state
@@ -376,13 +376,13 @@ class Pace(Resumable):
         self._loop.is_finished = False
 
     def _before_save(self) -> bool:
-        refuse_shards(self._is_sharded, "save()", sharding.SAVE_INSTEAD)
+        gather_no_more(self._model)
         self._loop.refuse_inside_join("save()")
         self._loop.close_step()
         return self._loop.returning is None or self._loop.returning.are_all_here()
 
     def _before_load(self) -> None:
-        refuse_shards(self._is_sharded, "load()", sharding.SAVE_INSTEAD)
+        gather_no_more(self._model)
 
     def _after_load(self) -> None:
         self._loop.is_finished = False

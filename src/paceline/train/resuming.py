@@ -92,7 +92,8 @@ def _choose(
         is_same_layout = marker["nodes"] == crew.nodes
         are_all_here = is_same_layout and all(rank in own for rank, own in enumerate(visible))
         sources = None
-        if not are_all_here and (marker["differing"] is None or average):
+        is_average = average and not contents.is_sharded
+        if not are_all_here and (marker["differing"] is None or is_average):
             sources = find_sources(marker, visible, is_average=marker["differing"] is not None)
         elif not is_same_layout:
             raise CheckpointError(_refusal(marker, crew))
@@ -129,6 +130,11 @@ def _check_kind(marker: Mapping[str, Any], contents: Contents) -> None:
             f"{marker.get('format')}, and paceline {__version__} reads formats "
             f"{' and '.join(map(str, known))}"
         )
+    was_sharded = bool(marker.get("sharded"))
+    if was_sharded != contents.is_sharded:
+        kinds = ["a model that fully_shard has sharded", "a model that is whole on every worker"]
+        saved_kind, own_kind = kinds if was_sharded else reversed(kinds)
+        raise CheckpointError(f"the checkpoint is of {saved_kind}, and {own_kind} is attached")
     saved, own = marker["strategy"], contents.strategy_name
     if saved == own:
         return
@@ -146,11 +152,12 @@ def _check_kind(marker: Mapping[str, Any], contents: Contents) -> None:
 
 
 def _refusal(marker: Mapping[str, Any], crew: Crew) -> str:
+    instead = ", or from their average with pace.load(..., average=True)"
     return (
         f"the checkpoint was saved on {_layout_in_words(marker['nodes'], crew.nodes)}, and this "
         f"job has {_layout_in_words(crew.nodes, marker['nodes'])}; under {marker['strategy']} its "
-        f"workers had different {marker['differing']}: resume on the same layout, or from their "
-        "average with pace.load(..., average=True)"
+        f"workers had different {marker['differing']}: resume on the same layout"
+        f"{'' if marker.get('sharded') else instead}"
     )
 
 
