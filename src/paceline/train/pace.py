@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self
@@ -105,7 +106,7 @@ class Pace(Resumable):
         if workers.survivors is not None:
             returning = Returning(workers, self._contents, described)
             if workers.survivors.is_new:
-                returning.come_back()
+                returning.begin()
             self._loop.returning = returning
         self._meter.start()
 
@@ -375,14 +376,19 @@ class Pace(Resumable):
         load_strategy_state(self.strategy, self._usual_batch, state)
         self._loop.is_finished = False
 
-    def _before_save(self) -> bool:
+    def _before_save(self) -> None:
         gather_no_more(self._model)
         self._loop.refuse_inside_join("save()")
         self._loop.close_step()
-        return self._loop.returning is None or self._loop.returning.are_all_here()
 
-    def _before_load(self) -> None:
+    def _while_saving(self, save: Callable[[], Future[None]]) -> Future[None]:
+        returning = self._loop.returning
+        return save() if returning is None else returning.while_saving(save)
+
+    def _before_load(self) -> bool:
         gather_no_more(self._model)
+        returning = self._loop.returning
+        return returning is None or not returning.has_just_begun()
 
     def _after_load(self) -> None:
         self._loop.is_finished = False

@@ -85,10 +85,7 @@ def _choose(
     for number in sorted(markers, reverse=True):
         marker = markers[number]
         _check_kind(marker, contents)
-        visible = crew.share(
-            partial(saves.find_parts, target, number),
-            task=f"read {saves.save_path(target, number)}",
-        )
+        visible = _visible_parts(target, number, marker, crew)
         is_same_layout = marker["nodes"] == crew.nodes
         are_all_here = is_same_layout and all(rank in own for rank, own in enumerate(visible))
         sources = None
@@ -97,6 +94,11 @@ def _choose(
             sources = find_sources(marker, visible, is_average=marker["differing"] is not None)
         elif not is_same_layout:
             raise CheckpointError(_refusal(marker, crew))
+        elif absent := marker.get("absent"):
+            raise CheckpointError(
+                f"{saves.save_path(target, number)} was saved while the workers {absent} were "
+                "lost: go on from the average of the others with pace.load(..., average=True)"
+            )
         ranks = [crew.rank] if sources is None else sources.ranks_of(crew.rank)
         paths = [saves.part_path(target, number, r, layout=marker["format"]) for r in ranks]
         where = paths[0] if len(paths) == 1 else saves.save_path(target, number)
@@ -114,6 +116,17 @@ def _choose(
             )
         return number, sources
     raise problems[0]
+
+
+def _visible_parts(
+    target: Path, number: int, marker: Mapping[str, Any], crew: Crew
+) -> list[list[int]]:
+    """By worker of this job: the parts that it sees. What a lost worker left is none."""
+    found = crew.share(
+        partial(saves.find_parts, target, number), task=f"read {saves.save_path(target, number)}"
+    )
+    absent = marker.get("absent") or []
+    return [[rank for rank in ranks or () if rank not in absent] for ranks in found]
 
 
 def _check_parts(paths: Sequence[Path], marker: Mapping[str, Any]) -> None:

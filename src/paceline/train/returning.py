@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import warnings
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 import torch
 
 from paceline.teams import Workers
+from paceline.teams.crossing import LeftBehindError
 from paceline.train.contents import Contents
 
 
@@ -34,6 +35,7 @@ class Returning:
         self._contents = contents
         self._digest = hashlib.blake2b(json.dumps(described).encode(), digest_size=32).digest()
         self._place = workers.world.rank
+        self._began_at: int | None = None
 
     def let_in(self) -> None:
         """Let in who waits, if anybody does. All nodes call it at the end of every step."""
@@ -63,18 +65,32 @@ class Returning:
         contents.load_training(state)
         contents.load_registered(state)
 
-    def are_all_here(self) -> bool:
-        """Whether no node is lost; all nodes say the same. Warns if one is."""
-        world = self._workers.world
-        num_here = round(world.agree(1.0, "sum"))
-        if num_here < world.size:
-            warnings.warn(
-                f"{world.size - num_here} of {world.size} workers are lost, so nothing was saved; "
-                "a checkpoint holds the state of all, and is saved again when they are back",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-        return num_here == world.size
+    def begin(self) -> None:
+        """Come back as a program that was started again, and has taken no step."""
+        self.come_back()
+        self._began_at = self._step()
+
+    def has_just_begun(self) -> bool:
+        """Whether this node has the others' state and has taken no step since.
+
+        Its program then loads no checkpoint: the others did so when they began.
+        """
+        return self._began_at == self._step()
+
+    def while_saving(self, save: Callable[[], Future[None]]) -> Future[None]:
+        """Save; a node that the others leave behind meanwhile comes back, and has saved nothing."""
+        try:
+            return save()
+        except LeftBehindError:
+            self.come_back()
+            nothing: Future[None] = Future()
+            nothing.set_result(None)
+            return nothing
+
+    def _step(self) -> int:
+        strategy = self._contents().strategy
+        assert strategy is not None
+        return strategy.step
 
     def _give(self) -> None:
         if self._place == self._survivors.source:

@@ -31,7 +31,8 @@ class Saver:
     ) -> Future[None]:
         """Write the next save, or begin to; the save before stays until this one is complete."""
         self.wait()
-        if not background:
+        # Where nodes may be lost, they do things together in one order; a save is one of them.
+        if not background or contents.workers.survivors is not None:
             begin_save(folder, contents, extra=extra or {})()
             done: Future[None] = Future()
             done.set_result(None)
