@@ -382,13 +382,17 @@ class Pace(Resumable):
         self._loop.close_step()
 
     def _while_saving(self, save: Callable[[], Future[None]]) -> Future[None]:
-        returning = self._loop.returning
-        return save() if returning is None else returning.while_saving(save)
+        if self._loop.returning is None:
+            return save()
+        # In the foreground, since nodes that may be lost do everything in one order.
+        self._loop.returning.between_steps(lambda: save().result())
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
 
     def _before_load(self) -> bool:
         gather_no_more(self._model)
-        returning = self._loop.returning
-        return returning is None or not returning.has_just_begun()
+        return self._loop.returning is None or not self._loop.returning.is_resting
 
     def _after_load(self) -> None:
         self._loop.is_finished = False
