@@ -13,6 +13,9 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
+from unicodedata import category
+
+_KEPT = "\n\t"
 
 
 def read_bytes(path: Path, *, most_bytes: int) -> bytes:
@@ -83,6 +86,17 @@ def parse_json(text: str | bytes, *, with_infinity: bool = False) -> Any:
         raise ValueError("it is not text in UTF-8") from None
 
 
+def visible(text: str) -> str:
+    r"""The text with every character seen: ``\x1b`` for an escape, ``\u202e`` for a turn.
+
+    Args:
+        text: Anything, lines and tabs included, which are kept.
+    """
+    if text.isprintable():
+        return text
+    return "".join(_shown(character) for character in text)
+
+
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a number of JSON")
 
@@ -93,3 +107,10 @@ def _reason(problem: Exception) -> str:
 
 def _in_words(num_bytes: int) -> str:
     return f"{num_bytes >> 20:,} MiB" if num_bytes >= 1 << 20 else f"{num_bytes:,} bytes"
+
+
+def _shown(character: str) -> str:
+    # No-break spaces and their like (Zs) are not "printable" to Python, and harm nobody.
+    if character.isprintable() or character in _KEPT or category(character) == "Zs":
+        return character
+    return repr(character)[1:-1]

@@ -17,7 +17,8 @@ from rich.text import Text
 from paceline.cli import frame
 from paceline.cli.main import app
 from paceline.cli.race_view import race_table
-from paceline.cli.terminal import Screen, visible
+from paceline.cli.terminal import Screen
+from paceline.reading import visible
 
 EVIL = (
     "[red]n[/red] [link=http://x]y[/link] :smile: \x1b[2J\x1b]0;t\x07 \u202e \x9b31m \r\x08 [/] é😀"

@@ -35,13 +35,20 @@ CASES = [
 Case = tuple[str, str, str]
 
 
-def shard(model: nn.Module, *, over: str = "shard", parts_only: bool = False) -> nn.Module:
+def shard(
+    model: nn.Module,
+    *,
+    over: str = "shard",
+    parts_only: bool = False,
+    nodes: tuple[int, ...] = NODES,
+) -> nn.Module:
     """Shard over this node's workers; the first layer by itself, as one does with blocks."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh("cpu", NODES, mesh_dim_names=("node", "shard"))
-    chosen = {"shard": mesh["shard"], "all": init_device_mesh("cpu", (4,)), "both": mesh}[over]
+    mesh = init_device_mesh("cpu", (len(nodes), nodes[0]), mesh_dim_names=("node", "shard"))
+    everybody = init_device_mesh("cpu", (sum(nodes),))
+    chosen = {"shard": mesh["shard"], "all": everybody, "both": mesh}[over]
     assert isinstance(model, nn.Sequential)
     fully_shard(model[0], mesh=chosen)
     if not parts_only:
@@ -139,8 +146,7 @@ def use_in_odd_ways(workers: Workers) -> dict[str, Any]:
             "join": lambda: pace.join().__enter__(),
             "loader": lambda: pace.loader([1, 2, 3, 4], batch_size=4),
             "weigh": lambda: pace.weigh(3.0),
-            "save": lambda: pace.save("nowhere"),
-            "load": lambda: pace.load("nowhere"),
+            "survive": lambda: attach(model, optimizer, "local-sgd", survive=True),
             "objective": lambda: pace.objective(lambda x: x, torch.ones(2)),
         }.items()
     }

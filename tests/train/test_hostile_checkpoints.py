@@ -134,7 +134,16 @@ def test_nothing_in_a_checkpoint_runs_code(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "said",
-    [[], {"nodes": 3}, {"nodes": [[]]}, {"nodes": [["0"]]}, {"differing": None}],
+    [
+        [],
+        {"nodes": 3},
+        {"nodes": []},
+        {"nodes": [[]]},
+        {"nodes": [["0"]]},
+        {"nodes": [[0], [0]]},
+        {"nodes": [[5]]},
+        {"differing": None},
+    ],
     ids=str,
 )
 def test_a_marker_that_says_something_else_completes_nothing(tmp_path: Path, said: Any) -> None:
@@ -144,6 +153,38 @@ def test_a_marker_that_says_something_else_completes_nothing(tmp_path: Path, sai
         whole = {}
     marker.write_text(json.dumps(whole | said if isinstance(said, dict) else said))
     assert "save-000001 was interrupted" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, "9" * 5000, "\0"], ids=["deep", "long", "null"])
+def test_a_marker_that_is_no_json_completes_nothing(tmp_path: Path, text: str) -> None:
+    save(tmp_path).with_name("complete.json").write_text(text)
+    assert "save-000001 was interrupted" in refused(tmp_path)
+
+
+def test_what_a_marker_says_is_shown_and_not_obeyed(tmp_path: Path) -> None:
+    marker = save(tmp_path).with_name("complete.json")
+    said = json.loads(marker.read_text()) | {"strategy": "Daso\x1b[2J"}
+    marker.write_text(json.dumps(said))
+    assert r"holds the state of Daso\x1b[2J" in refused(tmp_path)
+
+
+def test_a_bit_that_changed_on_the_disk_is_noticed(tmp_path: Path) -> None:
+    part = save(tmp_path)
+    weight = read_part(part)[0]["model.0.weight"].numpy().tobytes()
+    file = part / "__0_0.distcp"
+    data = bytearray(file.read_bytes())
+    data[data.index(weight) + 5] ^= 1
+    file.write_bytes(data)
+    assert refused(tmp_path).endswith("it is damaged: it holds other values than were saved")
+
+
+def test_a_checkpoint_without_checksums_is_read(tmp_path: Path) -> None:
+    marker = save(tmp_path).with_name("complete.json")
+    said = json.loads(marker.read_text())
+    del said["checksums"]
+    marker.write_text(json.dumps(said))
+    model, optimizer = workloads.build("plain", "adamw", seed=7)
+    assert attach(model, optimizer, enabled=False).load(tmp_path) == {"epoch": 3}
 
 
 def test_torchs_tools_read_a_workers_part(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -41,7 +42,9 @@ def train_node(folder: Path, node: int, strategy: str, options: dict[str, Any]) 
     life = len(list(folder.glob(f"life-{node}-*")))
     (folder / f"life-{node}-{life}").touch()
     with paceline.attach(model, optimizer, strategy, survive=True, **options) as pace:
-        begun = pace.strategy.step
+        begun, absent = pace.strategy.step, []
+        if (folder / "saves").exists():
+            assert pace.load(folder / "saves", missing_ok=True) is None
         if life == 1:
             (folder / "back").write_text(str(begun))
         while pace.strategy.step < last_step(folder):
@@ -49,6 +52,9 @@ def train_node(folder: Path, node: int, strategy: str, options: dict[str, Any]) 
             torch.autograd.backward(loss_of(model, pace.strategy.step, node))
             optimizer.step()
             step = pace.strategy.step
+            if (folder / "saves").exists():
+                pace.save(folder / "saves", background=True)
+                absent.append(absent_from(folder / "saves"))
             if (folder / f"die-{node}").exists() and step == DEATH_STEP:
                 (folder / "dead").touch()
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -64,7 +70,28 @@ def train_node(folder: Path, node: int, strategy: str, options: dict[str, Any]) 
             "steps": pace.strategy.step,
             "parameters": [p.detach().clone() for p in model.parameters()],
             "outers": state["outers"],
+            "absent": absent,
         }
+
+
+def absent_from(saves: Path) -> list[int]:
+    """Whose parts the last save lacks; of the first node's saves, which nobody has removed yet."""
+    if os.environ["PACELINE_NODE"] != "0":
+        return []
+    newest = max(saves.glob("save-*/complete.json"))
+    absent: list[int] = json.loads(newest.read_text())["absent"]
+    return absent
+
+
+def load_at_last(folder: Path, average: bool) -> str | list[torch.Tensor]:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
+    with paceline.attach(model, optimizer, "local-sgd", survive=True, period=PERIOD) as pace:
+        try:
+            pace.load(folder / "saves", average=average)
+        except paceline.CheckpointError as error:
+            return str(error)
+        return [p.detach().clone() for p in model.parameters()]
 
 
 def last_step(folder: Path) -> int:
@@ -178,6 +205,30 @@ def test_a_lost_node_comes_back_with_the_others_state(
             for a, b in zip(own, right, strict=True):
                 assert torch.equal(a["anchor"], b["anchor"])
                 assert torch.equal(a["velocity"], b["velocity"])
+
+
+def test_checkpoints_are_saved_while_a_node_is_lost(tmp_path: Path) -> None:
+    (tmp_path / "slowly").touch()
+    (tmp_path / "saves").mkdir()
+    first, *_ = run_nodes(tmp_path, "local-sgd", {"period": PERIOD}, comes_back=True)
+    assert first["absent"][0] == first["absent"][-1] == []
+    assert [2] in first["absent"]
+
+
+def test_a_checkpoint_without_a_lost_nodes_part_is_loaded_as_an_average(tmp_path: Path) -> None:
+    (tmp_path / "last").write_text("30")
+    (tmp_path / "saves").mkdir()
+    options = {"period": PERIOD}
+    run_nodes(tmp_path, "local-sgd", options, comes_back=False, silence_s=5.0)
+    for average in (False, True):
+        settings = MeetingSettings(num_nodes=NUM_NODES, silence_s=5.0, timeout_s=120.0)
+        with MeetingServer(settings) as server:
+            variables = [variables_of(server.address, node) for node in range(NUM_NODES)]
+            found = run_launched(load_at_last, tmp_path, average, environments=variables)
+        if average:
+            assert all(map(torch.equal, found[0], found[2]))
+        else:
+            assert "was saved while the workers [2] were lost" in found[2]
 
 
 def small() -> tuple[torch.nn.Module, torch.optim.Optimizer]:

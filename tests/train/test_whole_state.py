@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -196,3 +197,23 @@ def test_a_save_in_the_background_fails_for_all_and_is_told(tmp_path: Path) -> N
         assert found["left at last"] == ["save-000002"]
         assert found["step"] == 2
         assert found["complete"] == ["save-000003/complete.json"]
+
+
+def leave_early(workers: Workers, folder: str) -> list[str]:
+    """By an error, while a save is under way."""
+    _model, _optimizer, pace = start(workers)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and str(arguments[0]).endswith(".distcp"):
+            time.sleep(0.5)
+
+    sys.addaudithook(hook)
+    with pytest.raises(SystemExit), pace:
+        pace.save(folder, background=True)
+        sys.exit(0)
+    return [str(path.relative_to(folder)) for path in Path(folder).glob("*/*.json")]
+
+
+def test_a_save_in_the_background_is_completed_when_the_loop_is_left(tmp_path: Path) -> None:
+    found = run_job(leave_early, str(tmp_path), nodes=(1, 1))
+    assert found == [["save-000001/complete.json"]] * 2

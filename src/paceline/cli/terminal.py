@@ -10,31 +10,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from typing import IO, Any
-from unicodedata import category
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-_KEPT = "\n\t"
-
-
-def visible(text: str) -> str:
-    r"""The text with every character seen: ``\x1b`` for an escape, ``\u202e`` for a turn.
-
-    Args:
-        text: Anything, lines and tabs included, which are kept.
-    """
-    if text.isprintable():
-        return text
-    return "".join(_shown(character) for character in text)
-
-
-def _shown(character: str) -> str:
-    # No-break spaces and their like (Zs) are not "printable" to Python, and harm nobody.
-    if character.isprintable() or character in _KEPT or category(character) == "Zs":
-        return character
-    return repr(character)[1:-1]
+from paceline.reading import visible
 
 
 def say(text: str, *, file: IO[str] | None = None) -> None:

@@ -121,10 +121,12 @@ class Crossing:
 
     def _tell_sizes(self) -> None:
         if self._presence is not None:
-            self._point.store().set(_SIZES, json.dumps(self._sizes))
+            self._presence.tell(_SIZES, json.dumps(self._sizes))
 
     def _learn_sizes(self) -> None:
         self._sizes = json.loads(self._point.store().get(_SIZES))
+        if self._presence is not None:
+            self._presence.tell(_SIZES, json.dumps(self._sizes))
         before, now = self._sizes[self._own.node], self._own.num_workers
         if before != now:
             raise ValueError(

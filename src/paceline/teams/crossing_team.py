@@ -12,6 +12,7 @@ from paceline.teams.crossing import Crossing
 from paceline.teams.solo import NothingPending
 from paceline.teams.team import Op, Pending, Team
 
+_HERE = b"+"
 _NO_MESSAGES = "workers that may be lost do not send each other messages; use a collective"
 
 
@@ -109,17 +110,20 @@ class _SlotTeam(Team):
 
     def gather(self, data: bytes) -> list[bytes]:
         """Everybody's bytes; none for those that are not there."""
+        # One may be lost between the lengths and the bytes, and then has a length and zeros.
+        told = _HERE + data
         lengths = torch.zeros(self.size, dtype=torch.int64)
-        self.all_gather(lengths, torch.tensor([len(data)])).wait()
-        longest = max(1, int(lengths.max().item()))
-        padded = torch.frombuffer(bytearray(data.ljust(longest, b"\0")), dtype=torch.uint8)
+        self.all_gather(lengths, torch.tensor([len(told)])).wait()
+        longest = int(lengths.max().item())
+        padded = torch.frombuffer(bytearray(told.ljust(longest, b"\0")), dtype=torch.uint8)
         gathered = torch.empty(self.size * longest, dtype=torch.uint8)
         self.all_gather(gathered, padded).wait()
         rows = gathered.view(self.size, longest)
-        return [
+        everybody = [
             row[:length].numpy().tobytes()
             for row, length in zip(rows, lengths.tolist(), strict=True)
         ]
+        return [each.removeprefix(_HERE) if each.startswith(_HERE) else b"" for each in everybody]
 
 
 class LiveTeam(_SlotTeam):

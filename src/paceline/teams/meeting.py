@@ -149,7 +149,7 @@ class MeetingPoint:
         begun_s = time.monotonic()
         while True:
             try:
-                told = json.loads(self.store().get(_SETTINGS))
+                told = self._hear()
                 break
             except RuntimeError as error:
                 if time.monotonic() - begun_s > (timeout_s or 120.0):
@@ -158,8 +158,12 @@ class MeetingPoint:
                         "'paceline meet'"
                     ) from error
                 time.sleep(0.5)
-        self._lighthouse: str = told.pop("lighthouse")
+        del told["lighthouse"]
         self.settings = MeetingSettings(**told)
+
+    def _hear(self) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(self.store().get(_SETTINGS))
+        return told
 
     @property
     def port(self) -> int:
@@ -175,9 +179,9 @@ class MeetingPoint:
             raise TeamError(f"the meeting {self.address} cannot be reached") from error
 
     def lighthouse(self) -> LighthouseClient:
-        """A new connection to the lighthouse."""
+        """A new connection to the lighthouse. Of a meeting that was started again it is another."""
         client: LighthouseClient = _torchft().LighthouseClient(
-            self._lighthouse, timedelta(seconds=_ANSWER_S)
+            self._hear()["lighthouse"], timedelta(seconds=_ANSWER_S)
         )
         return client
 
@@ -189,6 +193,7 @@ class Presence:
         self._point = point
         self._replica = replica
         self._client: LighthouseClient | None = None
+        self._notes: dict[str, str] = {}
         self._ended = threading.Event()
         self._beat_s = point.settings.silence_s / 5
         self._beats = [
@@ -230,6 +235,11 @@ class Presence:
             return Quorum(name=name, guests=tuple(sorted(guests, key=lambda g: g.node)))
         raise TimeoutError
 
+    def tell(self, key: str, value: str) -> None:
+        """Put something into the store, and again when the meeting was started again."""
+        self._notes[key] = value
+        self._point.store().set(key, value)
+
     def close(self) -> None:
         """Give no more signs of life."""
         self._ended.set()
@@ -253,6 +263,8 @@ class Presence:
 
     def _beat_in_store(self) -> None:
         store = self._point.store(self._point.settings.silence_s)
+        for key, value in dict(self._notes).items():
+            store.set(key, value)
         for number in range(1 << 62):
             store.set(beat_key(self._replica), f"{number}")
             if self._ended.wait(self._beat_s):

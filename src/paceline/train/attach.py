@@ -24,6 +24,7 @@ from paceline.train.idle import IdlePace
 from paceline.train.logger import Logger, make_loggers
 from paceline.train.monitor import Monitor
 from paceline.train.pace import Pace
+from paceline.train.sharding import has_shards, refuse_shards
 
 
 def attach(
@@ -114,6 +115,7 @@ def attach(
         )
     if survive:
         _check_survival(chosen, workers, collective=collective, trace=trace, check=check)
+        refuse_shards(has_shards(model), "survive=True", "save it and resume")
     guard.check_model(model)
     if optimizer is not None:
         guard.check_optimizers(model, optimizers)

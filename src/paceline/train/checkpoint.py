@@ -8,6 +8,7 @@ removes the save before.
 from __future__ import annotations
 
 import uuid
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def begin_save(
         saves.make_folder(target)
         return {"found": list(saves.find_saves(target).items()), "identifier": uuid.uuid4().hex}
 
-    answers = crew.share(look, task=f"save to {target}")
+    answers = [one for one in crew.share(look, task=f"save to {target}") if one is not None]
     numbers, markers = numbers_and_markers([answer["found"] for answer in answers])
     number = 1 + max(numbers, default=0)
     identifier = answers[0]["identifier"]
@@ -72,7 +73,7 @@ def begin_save(
         "torch": torch.__version__,
         "nodes": crew.nodes,
         **contents.describe(),
-        "differing": _differing(fingerprints),
+        "differing": "parts of the model" if contents.is_sharded else _differing(fingerprints),
     }
 
     def write() -> None:
@@ -85,8 +86,9 @@ def begin_save(
 def _write(target: Path, number: int, part: saves.Part, marker: dict[str, Any], crew: Crew) -> None:
     path = saves.part_path(target, number, crew.rank)
 
-    def write() -> None:
+    def write() -> str:
         saves.write_part(path, part, identifier=marker["identifier"])
+        return saves.checksum_of(part)
 
     def mark() -> None:
         # One worker of each node: nodes need not share a disk.
@@ -94,21 +96,35 @@ def _write(target: Path, number: int, part: saves.Part, marker: dict[str, Any], 
             saves.write_marker(target, number, marker, rank=crew.rank)
 
     try:
-        crew.share(write, task=f"save to {path}")
+        marker["checksums"] = crew.share(write, task=f"save to {path}")
+        _note_absent(marker, crew)
         crew.share(mark, task=f"complete {path.parent}")
     except CheckpointError:
         _remove(target, {number})
         raise
 
 
+def _note_absent(marker: dict[str, Any], crew: Crew) -> None:
+    """Say whose parts a save lacks: those of nodes that are lost while others train on."""
+    is_there = [one is not None for one in marker["checksums"]]
+    absent = marker["absent"] = [rank for rank, is_here in enumerate(is_there) if not is_here]
+    if absent and crew.rank == is_there.index(True):
+        warnings.warn(
+            f"the workers {absent} are lost, and checkpoints lack their parts; these are loaded "
+            "with pace.load(..., average=True)",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+
+
 def numbers_and_markers(
-    seen: Sequence[Sequence[tuple[int, dict[str, Any] | None]]],
+    seen: Sequence[Sequence[tuple[int, dict[str, Any] | None]] | None],
 ) -> tuple[set[int], dict[int, dict[str, Any]]]:
     """The saves that any worker sees, and those of them that are declared complete."""
     numbers: set[int] = set()
     markers: dict[int, dict[str, Any]] = {}
     for found in seen:
-        for number, marker in found:
+        for number, marker in found or ():
             numbers.add(number)
             if marker is not None:
                 markers.setdefault(number, marker)

@@ -11,9 +11,17 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from paceline.reading import visible
 from paceline.strategies import Strategy
+from paceline.strategies.local import is_sharded
 from paceline.teams import Workers
 from paceline.train.loading.loaders import Loaders
+from paceline.train.own_parts import (
+    load_model_state,
+    load_optimizer_state,
+    model_state,
+    optimizer_state,
+)
 from paceline.train.plain import as_plain
 from paceline.train.randomness import random_states, restore_random_states, seed_anew
 from paceline.train.registered import Registered
@@ -40,6 +48,11 @@ class Contents:
         return next(self.model.parameters()).device
 
     @property
+    def is_sharded(self) -> bool:
+        """Whether each worker has its own part of the model."""
+        return any(is_sharded(parameter) for parameter in self.model.parameters())
+
+    @property
     def strategy_name(self) -> str | None:
         """The strategy's class."""
         return None if self.strategy is None else type(self.strategy).__name__
@@ -52,11 +65,11 @@ class Contents:
         optimizers = [
             {
                 "class": type(optimizer).__name__,
-                "state": as_plain(optimizer.state_dict(), key=f"optimizers[{i}]"),
+                "state": as_plain(optimizer_state(optimizer), key=f"optimizers[{i}]"),
             }
             for i, optimizer in enumerate(self.optimizers)
         ]
-        model = as_plain(self.model.state_dict(), key="model")
+        model = as_plain(model_state(self.model), key="model")
         loaders = as_plain(self.loaders.state(), key="loaders")
         return {
             "model": model,
@@ -77,6 +90,7 @@ class Contents:
             "options": self.strategy.options.model_dump(),
             "buffers": self.strategy.replica.buffer_mode,
             "step": self.strategy.step,
+            "sharded": self.is_sharded,
         }
 
     def fingerprint(self) -> str | None:
@@ -95,14 +109,14 @@ class Contents:
 
     def check(self, state: Mapping[str, Any]) -> None:
         """Refuse another model's or other optimizers' state, before anything is changed."""
-        _check_model(state["model"], self.model.state_dict())
+        _check_model(state["model"], model_state(self.model))
         saved = state["optimizers"]
         classes = [one["class"] for one in saved]
         own = [type(optimizer).__name__ for optimizer in self.optimizers]
         if classes != own:
             raise ValueError(
-                f"the checkpoint was saved with {' and '.join(classes)} as optimizer, and this "
-                f"job has {' and '.join(own)}"
+                f"the checkpoint was saved with {visible(' and '.join(classes))} as optimizer, "
+                f"and this job has {' and '.join(own)}"
             )
         for one, optimizer in zip(saved, self.optimizers, strict=True):
             _check_groups(one["state"], optimizer)
@@ -130,9 +144,9 @@ class Contents:
 
     def load_training(self, state: Mapping[str, Any]) -> None:
         """Take over model, optimizers and loaders."""
-        self.model.load_state_dict(state["model"])
+        load_model_state(self.model, state["model"])
         for saved, optimizer in zip(state["optimizers"], self.optimizers, strict=True):
-            optimizer.load_state_dict(saved["state"])
+            load_optimizer_state(optimizer, saved["state"])
         self.loaders.load(state["loaders"])
 
 
@@ -197,4 +211,4 @@ def _check_groups(saved: Mapping[str, Any], optimizer: Optimizer) -> None:
 
 def _first(names: set[str]) -> str:
     others = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{min(names)}{others}"
+    return visible(f"{min(names)}{others}")

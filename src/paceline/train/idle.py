@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -92,7 +93,7 @@ class IdlePace(Pace):
 
     def detach(self) -> None:
         """Nothing was attached; a save in the background is waited for."""
-        self._saver.close(is_waited_for=True)
+        self._saver.close(is_in_trouble=False)
 
     def state_dict(self) -> dict[str, Any]:
         """There is no state."""
@@ -101,8 +102,15 @@ class IdlePace(Pace):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """There is no state."""
 
-    def _before_save(self) -> bool:
+    def _before_save(self) -> None:
         """No step is open."""
+
+    def _while_saving(self, save: Callable[[], Future[None]]) -> Future[None]:
+        """Nobody is lost."""
+        return save()
+
+    def _before_load(self) -> bool:
+        """Nobody has come back."""
         return True
 
     def _after_load(self) -> None:

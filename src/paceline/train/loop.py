@@ -13,7 +13,6 @@ from torch.optim import Optimizer
 from paceline.strategies import Replica, Strategy
 from paceline.strategies.equality import take_over
 from paceline.teams import Team
-from paceline.teams.crossing import LeftBehindError
 from paceline.train import guard
 from paceline.train.batch_norm import local_statistics
 from paceline.train.gradients import Gradients
@@ -247,21 +246,17 @@ class Loop:
     def _react_to_step(self) -> None:
         if self.returning is None:
             self._strategy.after_step()
-            return
-        try:
-            self._strategy.after_step()
-            self.returning.let_in()
-        except LeftBehindError:
-            self.returning.come_back()
+        else:
+            self.returning.count_step(self._strategy.after_step)
 
     def _report(self, metric: float) -> None:
-        try:
-            agreed = self._mean_of(metric)
-        except LeftBehindError:
-            if self.returning is None:
-                raise
-            self.returning.come_back()
-            return
+        if self.returning is None:
+            self._use_metric(metric)
+        else:
+            self.returning.between_steps(lambda: self._use_metric(metric))
+
+    def _use_metric(self, metric: float) -> None:
+        agreed = self._mean_of(metric)
         self._strategy.report(agreed)
         self._meter.log_metric(agreed)
 

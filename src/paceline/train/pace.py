@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self
@@ -17,7 +18,7 @@ from paceline.strategies.equality import take_over
 from paceline.strategies.replica import BufferMode
 from paceline.teams import Workers
 from paceline.traces.tracer import Tracer
-from paceline.train import guard, sharding
+from paceline.train import guard
 from paceline.train import optimizer_state as states
 from paceline.train.batch_norm import bind_batch_norms, release_batch_norms
 from paceline.train.contents import Contents, load_strategy_state, strategy_state
@@ -105,7 +106,7 @@ class Pace(Resumable):
         if workers.survivors is not None:
             returning = Returning(workers, self._contents, described)
             if workers.survivors.is_new:
-                returning.come_back()
+                returning.begin()
             self._loop.returning = returning
         self._meter.start()
 
@@ -352,8 +353,7 @@ class Pace(Resumable):
         release_batch_norms(self._model)
         guard.release(self.strategy)
         try:
-            # After an error the others may be gone, and the save never end.
-            self._saver.close(is_waited_for=not self.workers.watch.is_in_trouble)
+            self._saver.close(is_in_trouble=self.workers.watch.is_in_trouble)
         finally:
             self._meter.close()
             self._on_detach()
@@ -376,14 +376,23 @@ class Pace(Resumable):
         load_strategy_state(self.strategy, self._usual_batch, state)
         self._loop.is_finished = False
 
-    def _before_save(self) -> bool:
-        refuse_shards(self._is_sharded, "save()", sharding.SAVE_INSTEAD)
+    def _before_save(self) -> None:
+        gather_no_more(self._model)
         self._loop.refuse_inside_join("save()")
         self._loop.close_step()
-        return self._loop.returning is None or self._loop.returning.are_all_here()
 
-    def _before_load(self) -> None:
-        refuse_shards(self._is_sharded, "load()", sharding.SAVE_INSTEAD)
+    def _while_saving(self, save: Callable[[], Future[None]]) -> Future[None]:
+        if self._loop.returning is None:
+            return save()
+        # In the foreground, since nodes that may be lost do everything in one order.
+        self._loop.returning.between_steps(lambda: save().result())
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _before_load(self) -> bool:
+        gather_no_more(self._model)
+        return self._loop.returning is None or not self._loop.returning.is_resting
 
     def _after_load(self) -> None:
         self._loop.is_finished = False

@@ -86,7 +86,7 @@ def gather_state(
     def read() -> None:
         for rank in sources.ranks_of(crew.rank):
             path = saves.part_path(target, number, rank, layout=marker["format"])
-            parts[rank] = saves.read_part(path)
+            parts[rank] = saves.read_part(path, expected=saves.expected_checksum(marker, rank))
 
     crew.share(read, task=f"load {where}")
     num_saved = sum(map(len, marker["nodes"]))

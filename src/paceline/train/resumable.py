@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,16 @@ class Resumable(ABC):
     @abstractmethod
     def _contents(self) -> Contents: ...
 
-    def _before_save(self) -> bool:
-        """A save begins; whether it may."""
-        return True
+    def _before_save(self) -> None:  # noqa: B027
+        """A save begins."""
 
-    def _before_load(self) -> None:  # noqa: B027
-        """A checkpoint is to be loaded."""
+    def _while_saving(self, save: Callable[[], Future[None]]) -> Future[None]:
+        """Save."""
+        return save()
+
+    def _before_load(self) -> bool:
+        """A checkpoint is to be loaded; whether it has to be."""
+        return True
 
     def _after_load(self) -> None:  # noqa: B027
         """A checkpoint was loaded."""
@@ -69,11 +73,10 @@ class Resumable(ABC):
                 what this returns.
 
         """
-        if not self._before_save():
-            nothing: Future[None] = Future()
-            nothing.set_result(None)
-            return nothing
-        return self._saver.save(folder, self._contents(), extra=extra, background=background)
+        self._before_save()
+        return self._while_saving(
+            lambda: self._saver.save(folder, self._contents(), extra=extra, background=background)
+        )
 
     def load(
         self,
@@ -100,7 +103,8 @@ class Resumable(ABC):
             What ``extra=`` was at the save, or None where nothing was loaded.
 
         """
-        self._before_load()
+        if not self._before_load():
+            return None
         self._saver.wait()
         extra = load_checkpoint(
             folder,

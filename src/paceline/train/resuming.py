@@ -50,7 +50,8 @@ def load_checkpoint(
         task = f"load {path}"
 
         def read() -> None:
-            state.update(put_together(*saves.read_part(path), contents.device))
+            part = saves.read_part(path, expected=saves.expected_checksum(marker, crew.rank))
+            state.update(put_together(*part, contents.device))
             contents.check(state)
 
         crew.share(read, task=task)
@@ -84,17 +85,20 @@ def _choose(
     for number in sorted(markers, reverse=True):
         marker = markers[number]
         _check_kind(marker, contents)
-        visible = crew.share(
-            partial(saves.find_parts, target, number),
-            task=f"read {saves.save_path(target, number)}",
-        )
+        visible = _visible_parts(target, number, marker, crew)
         is_same_layout = marker["nodes"] == crew.nodes
         are_all_here = is_same_layout and all(rank in own for rank, own in enumerate(visible))
         sources = None
-        if not are_all_here and (marker["differing"] is None or average):
+        is_average = average and not contents.is_sharded
+        if not are_all_here and (marker["differing"] is None or is_average):
             sources = find_sources(marker, visible, is_average=marker["differing"] is not None)
         elif not is_same_layout:
             raise CheckpointError(_refusal(marker, crew))
+        elif absent := marker.get("absent"):
+            raise CheckpointError(
+                f"{saves.save_path(target, number)} was saved while the workers {absent} were "
+                "lost: go on from the average of the others with pace.load(..., average=True)"
+            )
         ranks = [crew.rank] if sources is None else sources.ranks_of(crew.rank)
         paths = [saves.part_path(target, number, r, layout=marker["format"]) for r in ranks]
         where = paths[0] if len(paths) == 1 else saves.save_path(target, number)
@@ -114,6 +118,17 @@ def _choose(
     raise problems[0]
 
 
+def _visible_parts(
+    target: Path, number: int, marker: Mapping[str, Any], crew: Crew
+) -> list[list[int]]:
+    """By worker of this job: the parts that it sees. What a lost worker left is none."""
+    found = crew.share(
+        partial(saves.find_parts, target, number), task=f"read {saves.save_path(target, number)}"
+    )
+    absent = marker.get("absent") or []
+    return [[rank for rank in ranks or () if rank not in absent] for ranks in found]
+
+
 def _check_parts(paths: Sequence[Path], marker: Mapping[str, Any]) -> None:
     for path in paths:
         saves.check_part(path, marker)
@@ -128,6 +143,11 @@ def _check_kind(marker: Mapping[str, Any], contents: Contents) -> None:
             f"{marker.get('format')}, and paceline {__version__} reads formats "
             f"{' and '.join(map(str, known))}"
         )
+    was_sharded = bool(marker.get("sharded"))
+    if was_sharded != contents.is_sharded:
+        kinds = ["a model that fully_shard has sharded", "a model that is whole on every worker"]
+        saved_kind, own_kind = kinds if was_sharded else reversed(kinds)
+        raise CheckpointError(f"the checkpoint is of {saved_kind}, and {own_kind} is attached")
     saved, own = marker["strategy"], contents.strategy_name
     if saved == own:
         return
@@ -145,11 +165,12 @@ def _check_kind(marker: Mapping[str, Any], contents: Contents) -> None:
 
 
 def _refusal(marker: Mapping[str, Any], crew: Crew) -> str:
+    instead = ", or from their average with pace.load(..., average=True)"
     return (
         f"the checkpoint was saved on {_layout_in_words(marker['nodes'], crew.nodes)}, and this "
         f"job has {_layout_in_words(crew.nodes, marker['nodes'])}; under {marker['strategy']} its "
-        f"workers had different {marker['differing']}: resume on the same layout, or from their "
-        "average with pace.load(..., average=True)"
+        f"workers had different {marker['differing']}: resume on the same layout"
+        f"{'' if marker.get('sharded') else instead}"
     )
 
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from paceline.teams import Workers
+from paceline.teams.crossing import LeftBehindError
 from paceline.train.contents import Contents
 
 
 class Returning:
     """Gives nodes that come back the state of those that trained on: all of it.
 
-    The training after it is that of a node that had never left. It happens at the end of a step
-    after which an exchange has begun.
+    The training after it is that of a node that had never left. It happens when a step is about to
+    be counted, after an exchange has begun.
     """
 
     def __init__(
@@ -34,14 +34,48 @@ class Returning:
         self._contents = contents
         self._digest = hashlib.blake2b(json.dumps(described).encode(), digest_size=32).digest()
         self._place = workers.world.rank
+        self.is_resting = False
+        """Whether it has come back since its last step; it takes part again from the next on."""
 
-    def let_in(self) -> None:
-        """Let in who waits, if anybody does. All nodes call it at the end of every step."""
-        if not self._survivors.is_somebody_waiting():
+    def begin(self) -> None:
+        """Come back as a program that was started again."""
+        self._come_back()
+        self.is_resting = True
+
+    def count_step(self, count: Callable[[], None]) -> None:
+        """Count a step as the others do. Who waits is let in just before.
+
+        So a node that comes back counts this step with the others, and then does all that they do.
+        It takes no part in what they have done since the step before.
+
+        Args:
+            count: Tells the strategy; may find that the others have left this node behind.
+
+        """
+        self.is_resting = False
+        must_come_back = False
+        while True:
+            try:
+                if must_come_back:
+                    self._come_back()
+                elif self._survivors.is_somebody_waiting():
+                    self._survivors.admit(self._give)
+                count()
+                return
+            except LeftBehindError:
+                must_come_back = True
+
+    def between_steps(self, work: Callable[[], None]) -> None:
+        """Do something with the others, unless this node has just come back, or must."""
+        if self.is_resting:
             return
-        self._survivors.admit(self._give)
+        try:
+            work()
+        except LeftBehindError:
+            self._come_back()
+            self.is_resting = True
 
-    def come_back(self) -> None:
+    def _come_back(self) -> None:
         """Wait to be let in, and take over the others' state."""
         taken: list[bytes] = []
 
@@ -62,19 +96,6 @@ class Returning:
         contents.load_strategy(state)
         contents.load_training(state)
         contents.load_registered(state)
-
-    def are_all_here(self) -> bool:
-        """Whether no node is lost; all nodes say the same. Warns if one is."""
-        world = self._workers.world
-        num_here = round(world.agree(1.0, "sum"))
-        if num_here < world.size:
-            warnings.warn(
-                f"{world.size - num_here} of {world.size} workers are lost, so nothing was saved; "
-                "a checkpoint holds the state of all, and is saved again when they are back",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-        return num_here == world.size
 
     def _give(self) -> None:
         if self._place == self._survivors.source:

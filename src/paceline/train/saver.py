@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -30,7 +31,8 @@ class Saver:
     ) -> Future[None]:
         """Write the next save, or begin to; the save before stays until this one is complete."""
         self.wait()
-        if not background:
+        # Where nodes may be lost, they do things together in one order; a save is one of them.
+        if not background or contents.workers.survivors is not None:
             begin_save(folder, contents, extra=extra or {})()
             done: Future[None] = Future()
             done.set_result(None)
@@ -49,12 +51,29 @@ class Saver:
         if under_way is not None:
             under_way.result()
 
-    def close(self, *, is_waited_for: bool) -> None:
-        """End the thread."""
+    def close(self, *, is_in_trouble: bool) -> None:
+        """Wait for the save that is under way and end the thread.
+
+        All workers have begun this save, and each writes on its own. So it is completed although
+        training has failed, unless a worker has died; then its connections have ended, and the
+        save ends as well.
+
+        Args:
+            is_in_trouble: Whether another error ends this training. A save that fails too is then
+                told of in a warning.
+
+        """
         try:
-            if is_waited_for:
-                self.wait()
+            self.wait()
+        except Exception as error:
+            if not is_in_trouble:
+                raise
+            warnings.warn(
+                f"the save that was under way is not complete: {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         finally:
             if self._executor is not None:
-                self._executor.shutdown(wait=is_waited_for)
+                self._executor.shutdown()
             self._executor = self._team = None

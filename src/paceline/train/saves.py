@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import re
@@ -19,6 +20,8 @@ from typing import Any
 
 import torch
 
+from paceline.reading import parse_json
+from paceline.strategies.equality import checksum
 from paceline.train.skeleton import take_apart
 
 FORMAT = 2
@@ -29,6 +32,7 @@ Part = tuple[dict[str, torch.Tensor], bytes]
 """A worker's tensors by name, and the skeleton of its state."""
 
 _MARKER = "complete.json"
+_MOST_MARKER_BYTES = 1 << 26
 _SAID_BY_MARKERS = {"format", "identifier", "nodes", "strategy", "differing"}
 _NAME = re.compile(r"save-(\d{6,})")
 _PART_NAME = re.compile(r"worker-(\d+)(\.pt)?")
@@ -93,13 +97,38 @@ def write_part(path: Path, part: Part, *, identifier: str) -> None:
     _sync_names(path, path.parent, path.parent.parent)
 
 
-def read_part(path: Path) -> Part:
-    """Read a worker's part, on the CPU."""
+def read_part(path: Path, *, expected: str | None = None) -> Part:
+    """Read a worker's part, on the CPU.
+
+    Args:
+        path: Where it is.
+        expected: Its :func:`checksum_of`, where it is known. Another one is refused: torch reads
+            tensors whose bytes have changed on the disk without noticing.
+
+    """
     if path.suffix == ".pt":
         with _storage().readable():
             return take_apart(torch.load(path, map_location="cpu", weights_only=True))
     part: Part = _storage().read_tensors(path)
+    if expected is not None and checksum_of(part) != expected:
+        raise ValueError("it is damaged: it holds other values than were saved")
     return part
+
+
+def checksum_of(part: Part) -> str:
+    """What equal parts have in common, and others do not."""
+    tensors, skeleton = part
+    everything = {"": torch.frombuffer(bytearray(skeleton), dtype=torch.uint8), **tensors}
+    sums = {
+        name: int(checksum(one.resolve_conj().resolve_neg())) for name, one in everything.items()
+    }
+    return hashlib.blake2b(json.dumps(sums, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def expected_checksum(marker: Mapping[str, Any], rank: int) -> str | None:
+    """The checksum of a worker's part, which earlier versions did not write."""
+    known = marker.get("checksums")
+    return known[rank] if isinstance(known, list) and 0 <= rank < len(known) else None
 
 
 def check_part(path: Path, marker: Mapping[str, Any]) -> None:
@@ -131,7 +160,8 @@ def _storage() -> ModuleType:
 
 def _read_marker(path: Path) -> dict[str, Any] | None:
     try:
-        marker = json.loads((path / _MARKER).read_bytes())
+        with (path / _MARKER).open("rb") as file:
+            marker = parse_json(file.read(_MOST_MARKER_BYTES), with_infinity=True)
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return marker if _is_marker(marker) else None
@@ -142,10 +172,11 @@ def _is_marker(found: Any) -> bool:
     if not isinstance(found, dict) or not found.keys() >= _SAID_BY_MARKERS:
         return False
     nodes = found["nodes"]
-    return isinstance(nodes, list) and all(
-        isinstance(ranks, list) and ranks and all(type(rank) is int for rank in ranks)
-        for ranks in nodes
-    )
+    if not isinstance(nodes, list) or not all(isinstance(r, list) and r for r in nodes):
+        return False
+    ranks = [rank for ranks in nodes for rank in ranks]
+    are_numbers = all(type(rank) is int for rank in ranks)
+    return bool(ranks) and are_numbers and sorted(ranks) == list(range(len(ranks)))
 
 
 def _sync_names(*folders: Path) -> None:

@@ -13,7 +13,6 @@ from paceline.teams import Workers
 from paceline.teams.shards import workers_of_shards
 from paceline.train.batch_norm import SyncBatchNorm
 
-SAVE_INSTEAD = "use torch.distributed.checkpoint for model and optimizer, after finish()"
 _MESH = (
     'init_device_mesh(device, (nodes, workers), mesh_dim_names=("node", "shard"))["shard"], as '
     "fully_shard(model, mesh=...)"
