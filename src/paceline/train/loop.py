@@ -15,7 +15,7 @@ from paceline.strategies.equality import take_over
 from paceline.teams import Team
 from paceline.teams.crossing import LeftBehindError
 from paceline.train import guard
-from paceline.train.batch_norm import local_statistics
+from paceline.train.at_hand import AtHand
 from paceline.train.gradients import Gradients
 from paceline.train.joining import Joining, Moment
 from paceline.train.meter import Meter
@@ -48,7 +48,6 @@ class Loop:
         self._report_every = report_every
         self._joining: Joining | None = None
         self._is_first_backward = True
-        self._buffers_before: list[torch.Tensor] = []
         self.when_computed: list[Callable[[], None]] = []
         """Called at the end of each backward pass, before anybody is waited for."""
         self.returning: Returning | None = None
@@ -63,6 +62,8 @@ class Loop:
             on_begin=self._begin_backward,
             on_end=self._complete_gradients,
         )
+        self.at_hand = AtHand(model, weigh=self._weigh, rest=self._rest)
+        """Batches that were taken, and what they count."""
         self._wrap_guard = guard.WrapGuard(model)
         self._steps = OptimizerSteps(
             optimizers,
@@ -100,23 +101,36 @@ class Loop:
         """A step of this optimizer, by default the first one, is left out."""
         self._steps.skip(self._optimizers[0] if optimizer is None else optimizer)
 
-    def weigh(self, weight: float | None) -> None:
-        """What the next batch counts beside a usual one; None: all workers have that."""
+    def take(self, owner: object, weight: float | None) -> None:
+        """A batch is taken; what it counts beside a usual one; None: all workers have that."""
         refuse_shards(
             self.gradients.is_sharded,
             "a batch that counts more than others",
             "FSDP averages gradients inside the node alike, so give all workers equal batches",
         )
-        self.gradients.weigh(weight)
-        self._replica.weight = weight
-        # What counts nothing must leave no trace in batch norm's statistics either.
-        kept = local_statistics(self._model) if weight == 0.0 else []
-        self._buffers_before = [buffer.clone() for buffer in kept]
+        self._note_use()
+        self.at_hand.take(owner, weight)
 
-    def rest(self) -> None:
-        """No batch with a weight follows."""
+    def weigh(self, weight: float) -> None:
+        """What the next batch of the user's own counts beside a usual one."""
+        self.take(self, weight)
+
+    def leave(self, owner: object) -> None:
+        """A pass over a loader ends."""
+        self._note_use()
+        self.at_hand.leave(owner)
+
+    def _weigh(self, weight: float | None, is_used: bool) -> None:
+        self.gradients.weigh(weight, is_new=not is_used)
+        self._replica.weight = weight
+
+    def _rest(self) -> None:
         self.gradients.rest()
         self._replica.weight = None
+
+    def _note_use(self) -> None:
+        if self.gradients.is_batch_used:
+            self.at_hand.note_use()
 
     def report(self, metric: float) -> None:
         """This worker reports a metric, as all do."""
@@ -149,11 +163,10 @@ class Loop:
     def _complete_gradients(self) -> None:
         for call in self.when_computed:
             call()
-        if self._buffers_before:
-            now = local_statistics(self._model)
-            for buffer, before in zip(now, self._buffers_before, strict=True):
-                buffer.copy_(before)
-            self._buffers_before = []
+        self._note_use()
+        self.at_hand.check()
+        self.at_hand.exchanged()
+        self.at_hand.forget_unless_at_hand(self)  # weighed before, and by hand
         are_all_active = self._joining is None or self._joining.are_all_active
         self._replica.count_batch(self.gradients.complete(are_all_active=are_all_active))
         if self._skipped.was_left_out:

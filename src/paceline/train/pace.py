@@ -270,8 +270,8 @@ class Pace(Resumable):
         return Host(
             workers=self.workers,
             model=self._model,
-            weigh=self._loop.weigh,
-            rest=self._loop.rest,
+            take=self._loop.take,
+            leave=self._loop.leave,
             waited_s=lambda: self.strategy.waiting_s,
             is_in_lockstep=lambda: self.strategy.lockstep() is self.workers.world,
             when_computed=self._loop.when_computed,
