@@ -24,6 +24,7 @@ from paceline.train.optimizer_steps import Closure, OptimizerSteps
 from paceline.train.returning import Returning
 from paceline.train.sharding import refuse_shards
 from paceline.train.skipped_steps import SkippedSteps
+from paceline.train.usual_batch import UsualBatch
 
 
 class Loop:
@@ -52,6 +53,8 @@ class Loop:
         """Called at the end of each backward pass, before anybody is waited for."""
         self.returning: Returning | None = None
         """Where nodes may be lost: how they come back."""
+        self.usual_batch = UsualBatch()
+        """By which batches that are not of a loader are weighed."""
         self.is_finished = False
         """Whether the strategy has finished, and no step was taken since."""
         self.gradients = Gradients(
@@ -111,9 +114,15 @@ class Loop:
         self._note_use()
         self.at_hand.take(owner, weight)
 
-    def weigh(self, weight: float) -> None:
-        """What the next batch of the user's own counts beside a usual one."""
-        self.take(self, weight)
+    def weigh(self, count: float) -> None:
+        """The next batch, of the user's own, has so many samples or tokens."""
+        self.take(self, self.usual_batch.weight_of(count, self._mean_of_first))
+
+    def _mean_of_first(self, count: float) -> float:
+        self._tell("weigh")
+        if self._joining is not None:
+            return self._joining.mean(count)
+        return self._strategy.workers.world.agree(count, "mean")
 
     def leave(self, owner: object) -> None:
         """A pass over a loader ends."""
@@ -281,7 +290,7 @@ class Loop:
     def _mean_of(self, metric: float) -> float:
         """The average over the workers, weighted as their batches are."""
         if self._joining is not None:
-            return self._joining.mean(metric)
+            return self._joining.mean(metric, self._replica.weight)
         return _weighted_mean(self._strategy.workers.world, metric, self._replica.weight)
 
     def _tell(self, moment: Moment) -> None:
@@ -297,6 +306,9 @@ class Loop:
                 self._strategy.gradients_ready()
         elif moment == "step":
             self._end_step()
+        elif moment == "weigh":
+            assert self._joining is not None
+            self.usual_batch.weight_of(0.0, self._joining.mean)
         else:
             self._report(0.0)
 
