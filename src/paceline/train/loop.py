@@ -268,13 +268,22 @@ class Loop:
 
     def _react_to_step(self) -> None:
         if self.returning is None:
-            self._strategy.after_step()
+            self._call_after_step()
             return
         try:
-            self._strategy.after_step()
+            self._call_after_step()
             self.returning.let_in()
         except LeftBehindError:
             self.returning.come_back()
+
+    def _call_after_step(self) -> None:
+        before = self._strategy.step
+        self._strategy.after_step()
+        if self._strategy.step == before:
+            raise ValueError(
+                f"{type(self._strategy).__name__}.after_step() has not counted the step; call "
+                "super().after_step() first"
+            )
 
     def _report(self, metric: float) -> None:
         try:
