@@ -142,6 +142,10 @@ class Clumsy(Strategy):
             self.wait(world.all_reduce(torch.ones(2), wrong))
         elif self.mistake == "rank":
             self.wait(world.broadcast(torch.ones(2), 17))
+        elif self.mistake == "whole":
+            self.wait(world.all_reduce(torch.ones(2, dtype=torch.int64), "mean"))
+        elif self.mistake == "complex":
+            self.wait(world.all_reduce(torch.ones(2, dtype=torch.complex64), "max"))
         elif self.mistake == "root":
             self.wait(world.reduce(torch.ones(2), -1))
 
@@ -151,6 +155,8 @@ CLUMSY = {
     "super": r"Clumsy.after_step\(\) has not counted the step; call super",
     "op": "op='avg' is not known; use 'sum', 'mean', 'max' or 'min'",
     "rank": "a team of 2 has no member 17; its ranks are 0 to 1",
+    "whole": "whole numbers .torch.int64. have no mean",
+    "complex": "complex numbers .torch.complex64. have no max",
     "root": "a team of 2 has no member -1",
 }
 

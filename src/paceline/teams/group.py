@@ -193,7 +193,7 @@ class GroupTeam(Team):
         A mean is divided before it is summed, as torch's DDP does: the sum cannot overflow a
         narrow type that each member's value fits in.
         """
-        check_op(op)
+        check_op(op, tensor.dtype)
         if _has_gaps(tensor):
             staged = tensor.contiguous()
             return StagedPending(self.all_reduce(staged, op), staged, tensor)
@@ -223,7 +223,7 @@ class GroupTeam(Team):
 
     def reduce_scatter(self, output: torch.Tensor, tensor: torch.Tensor, op: Op = "sum") -> Pending:
         """Combine the members' tensors; each gets its share."""
-        check_op(op)
+        check_op(op, tensor.dtype)
         if op == "mean" and self.size > 1:
             tensor.div_(self.size)
         self._bytes_handed += tensor.nbytes

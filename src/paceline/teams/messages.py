@@ -61,7 +61,7 @@ class MessageTeam(WrappedTeam):
 
     def all_reduce(self, tensor: torch.Tensor, op: Op = "sum") -> Pending:
         """Combine the members' tensors: towards the first member and back, or round the ring."""
-        check_op(op)
+        check_op(op, tensor.dtype)
         if op == "mean" and self.size > 1:
             tensor.div_(self.size)  # as the backend's teams do, so that a sum cannot overflow
         if self._algorithm == "ring":
@@ -75,7 +75,7 @@ class MessageTeam(WrappedTeam):
 
     def reduce(self, tensor: torch.Tensor, root: int, op: Op = "sum") -> Pending:
         """Combine the members' tensors for one of them."""
-        check_op(op)
+        check_op(op, tensor.dtype)
         check_rank(root, self.size)
         if op == "mean" and self.size > 1:
             tensor.div_(self.size)

@@ -20,10 +20,14 @@ class TeamError(RuntimeError):
     """Workers cannot go on together: one died, one did not come, or they wait for each other."""
 
 
-def check_op(op: str) -> None:
-    """Refuse a way to combine numbers that no team knows."""
+def check_op(op: str, dtype: torch.dtype = torch.float64) -> None:
+    """Refuse a way to combine numbers that no team knows, or that their type does not have."""
     if op not in OPS:
         raise ValueError(f"op={op!r} is not known; use 'sum', 'mean', 'max' or 'min'")
+    if op == "mean" and not (dtype.is_floating_point or dtype.is_complex):
+        raise ValueError(f"whole numbers ({dtype}) have no mean; sum them, or use floating point")
+    if op in ("max", "min") and dtype.is_complex:
+        raise ValueError(f"complex numbers ({dtype}) have no {op}")
 
 
 def check_rank(rank: int, size: int) -> None:

@@ -109,7 +109,7 @@ class VirtualTeam(Team):
 
     def all_reduce(self, tensor: torch.Tensor, op: Op = "sum") -> Pending:
         """Write down an all-reduce."""
-        check_op(op)
+        check_op(op, tensor.dtype)
         return self._begin("all_reduce", tensor.nbytes)
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> Pending:
@@ -119,7 +119,7 @@ class VirtualTeam(Team):
 
     def reduce_scatter(self, output: torch.Tensor, tensor: torch.Tensor, op: Op = "sum") -> Pending:
         """Write down a reduce-scatter."""
-        check_op(op)
+        check_op(op, tensor.dtype)
         return self._begin("reduce_scatter", tensor.nbytes)
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> Pending:
