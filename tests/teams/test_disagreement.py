@@ -39,6 +39,14 @@ class Careless(Strategy):
             self.wait(world.broadcast(numbers, 0))
         elif self.mistake == "size" and is_second:
             self.wait(world.all_reduce(numbers[:10]))
+        elif self.mistake == "op" and is_second:
+            self.wait(world.all_reduce(numbers, "max"))
+        elif self.mistake == "type" and is_second:
+            self.wait(world.all_reduce(numbers.int()))
+        elif self.mistake == "source":
+            self.wait(world.broadcast(numbers, 1 if is_second else 0))
+        elif self.mistake == "left out" and is_second:
+            pass
         elif self.mistake == "wait":
             world.all_reduce(numbers)
         else:
@@ -84,6 +92,90 @@ def make_mistakes(workers: Workers, trace: str) -> list[tuple[str, list[str]]]:
         *(make_mistake(workers, "none", False, each) for each in ALGORITHMS),
         *(make_mistake(workers, "wait", False, each, trace) for each in ("backend", "ring")),
     ]
+
+
+DETAILS = {
+    "op": "all_reduce of 400 bytes (max, float32, at step 2)",
+    "type": "all_reduce of 400 bytes (sum, int32, at step 2)",
+    "source": "broadcast of 400 bytes (from 1, float32, at step 2)",
+    "left out": "all_reduce of 400 bytes (sum, float32, at step 3)",
+}
+"""What the second worker begins, where only a detail differs."""
+
+
+CARRIED: tuple[CollectiveName, ...] = ("backend", "tree")
+
+
+def make_small_mistakes(workers: Workers) -> list[tuple[str, list[str]]]:
+    return [
+        make_mistake(workers, mistake, True, collective)
+        for mistake, collective in itertools.product(DETAILS, CARRIED)
+    ]
+
+
+def test_a_check_compares_more_than_names_and_sizes() -> None:
+    cases = list(itertools.product(DETAILS, CARRIED))
+    for results in run_job(make_small_mistakes, nodes=(2, 1)):
+        for (mistake, collective), (said, _) in zip(cases, results, strict=True):
+            title = f"{mistake} {collective}: {said}"
+            assert "disagree on operation" in said, title
+            assert f"begins {DETAILS[mistake]}" in said, title
+
+
+class Clumsy(Strategy):
+    """Calls what there is in a way that it is not meant."""
+
+    def __init__(self, *, mistake: str) -> None:
+        super().__init__()
+        self.mistake = mistake
+
+    def bucket_ready(self, bucket: torch.Tensor) -> Pending | None:
+        wrong: Any = bucket
+        return wrong if self.mistake == "bucket" else None
+
+    def after_step(self) -> None:
+        if self.mistake != "super":
+            super().after_step()
+        wrong: Any = "avg"
+        world = self.workers.world
+        if self.mistake == "op":
+            self.wait(world.all_reduce(torch.ones(2), wrong))
+        elif self.mistake == "rank":
+            self.wait(world.broadcast(torch.ones(2), 17))
+        elif self.mistake == "whole":
+            self.wait(world.all_reduce(torch.ones(2, dtype=torch.int64), "mean"))
+        elif self.mistake == "complex":
+            self.wait(world.all_reduce(torch.ones(2, dtype=torch.complex64), "max"))
+        elif self.mistake == "root":
+            self.wait(world.reduce(torch.ones(2), -1))
+
+
+CLUMSY = {
+    "bucket": "Clumsy waits for Tensor, and not for what a team's all_reduce",
+    "super": r"Clumsy.after_step\(\) has not counted the step; call super",
+    "op": "op='avg' is not known; use 'sum', 'mean', 'max' or 'min'",
+    "rank": "a team of 2 has no member 17; its ranks are 0 to 1",
+    "whole": "whole numbers .torch.int64. have no mean",
+    "complex": "complex numbers .torch.complex64. have no max",
+    "root": "a team of 2 has no member -1",
+}
+
+
+def be_clumsy(workers: Workers, collective: CollectiveName) -> None:
+    for mistake, sentence in CLUMSY.items():
+        model, optimizer = workloads.build("plain", "momentum")
+        pace = attach(
+            model, optimizer, Clumsy(mistake=mistake), workers=workers, collective=collective
+        )
+        with pytest.raises(ValueError, match=sentence):
+            torch.autograd.backward(workloads.batch_loss(model, 0, 0))
+            optimizer.step()
+        pace.detach()
+
+
+@pytest.mark.parametrize("collective", CARRIED)
+def test_wrong_arguments_are_refused_in_a_sentence(collective: CollectiveName) -> None:
+    run_job(be_clumsy, collective, nodes=(2,))
 
 
 @pytest.fixture(scope="module")

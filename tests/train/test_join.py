@@ -204,3 +204,43 @@ def test_who_stands_by_carries_its_nodes_parameters() -> None:
     assert second == pytest.approx([1.5, mean, mean + 2, mean + 2, end])
     assert third == pytest.approx([3.0, mean, mean + 3, mean + 3, end])
     assert first == pytest.approx([1.5, mean + 2, end])
+
+
+WEIGHED = {"first": (0, 4, 3), "later": (2, 4, 1)}
+"""Batches of each worker: one has none from the beginning, or runs out later."""
+
+
+def train_weighed(workers: Workers, num_batches: Sequence[int]) -> tuple[torch.Tensor, float]:
+    """Batches of unequal sizes, weighed by hand; the end, and the last metric."""
+    model, optimizer = workloads.build("plain", "sgd")
+    rank = workers.world.rank
+    reported: list[float] = []
+    with attach(model, optimizer, "sync", workers=workers) as pace:
+        vars(pace.strategy)["report"] = reported.append
+        with pace.join():
+            for step in range(num_batches[rank]):
+                pace.weigh(1 + rank)
+                optimizer.zero_grad()
+                torch.autograd.backward(workloads.batch_loss(model, step, rank))
+                optimizer.step()
+                pace.report(10.0**rank)
+    return workloads.flat_state(model), reported[0]
+
+
+@pytest.mark.parametrize("kind", WEIGHED)
+def test_weighed_batches_of_workers_of_which_one_has_none(kind: str) -> None:
+    num_batches = WEIGHED[kind]
+    results = run_job(train_weighed, num_batches, nodes=(2, 1))
+    make_reproducible()
+    model, optimizer = workloads.build("plain", "sgd")
+    for step in range(max(num_batches)):
+        ranks = [rank for rank, count in enumerate(num_batches) if step < count]
+        losses = [(1 + rank) * workloads.batch_loss(model, step, rank) for rank in ranks]
+        optimizer.zero_grad()
+        torch.autograd.backward(torch.stack(losses).sum() / sum(1 + rank for rank in ranks))
+        optimizer.step()
+    first = [rank for rank, count in enumerate(num_batches) if count]
+    metric = sum((1 + rank) * 10.0**rank for rank in first) / sum(1 + rank for rank in first)
+    for end, reported in results:
+        torch.testing.assert_close(end, workloads.flat_state(model), rtol=1e-5, atol=1e-6)
+        assert reported == pytest.approx(metric)

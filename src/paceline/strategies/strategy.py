@@ -194,6 +194,11 @@ class Strategy:
             pending: What to wait for.
 
         """
+        if not isinstance(pending, Pending):
+            raise ValueError(
+                f"{type(self).__name__} waits for {type(pending).__name__}, and not for what a "
+                "team's all_reduce() or another of its calls has returned"
+            )
         start = self.workers.clock()
         pending.wait()
         self.waiting_s += self.workers.clock() - start

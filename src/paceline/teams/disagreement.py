@@ -42,9 +42,10 @@ def describe(
     team: str, number: int, calls: Mapping[int, Begun], *, members: Sequence[Member], step: int
 ) -> str:
     """Who calls what, in a sentence."""
+    is_alike = len({(call.kind, call.num_bytes) for call in calls.values()}) == 1
     ranks_by_call: dict[str, list[int]] = {}
     for rank, call in calls.items():
-        what = f"{call.kind} of {call.num_bytes} bytes"
+        what = f"{call.kind} of {call.num_bytes} bytes" + (f" ({call.how})" if is_alike else "")
         ranks_by_call.setdefault(what, []).append(rank)
     sides = [f"{name_all(ranks, members)} begins {what}" for what, ranks in ranks_by_call.items()]
     return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable
 from threading import get_ident
 from time import monotonic
@@ -12,8 +13,8 @@ import torch.distributed as dist
 
 from paceline.teams.groups import home_device
 from paceline.teams.owed import MessagesPending, OwedPending
-from paceline.teams.team import Op, Pending, Team
-from paceline.teams.watch import Begun, Call, Watch, is_about_connections
+from paceline.teams.team import Op, Pending, Team, check_op, check_rank, told_how
+from paceline.teams.watch import BACKGROUND, Begun, Call, Watch, is_about_connections
 
 # torch 2.13 renamed these two; earlier versions know the old names alone.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -27,7 +28,8 @@ _REDUCE_OPS = {
 }
 
 
-_KINDS = ("all_reduce", "broadcast", "reduce", "reduce_scatter", "all_gather", "barrier")
+_SAID_BYTES = 128
+"""In which a member says what it is about to begin."""
 
 
 class WorkPending(OwedPending):
@@ -140,10 +142,11 @@ class GroupTeam(Team):
         tensor: torch.Tensor,
         begin: Callable[[], dist.Work | None],
         *,
+        how: str = "",
         peer: int | None = None,
     ) -> Pending:
         if peer is None:
-            call = self._note(kind, tensor.nbytes)
+            call = self._note(kind, tensor.nbytes, how)
         else:  # messages are not everybody's
             call = Call(self._name, kind, self._watch.counts.get(self._name, 0), peer)
         try:
@@ -154,13 +157,15 @@ class GroupTeam(Team):
             raise self._watch.explain(call, error) from error
         return WorkPending(work, call, self._watch, is_on_host=tensor.device.type == "cpu")
 
-    def announce(self, kind: str, num_bytes: int, begin: Callable[[], Pending]) -> Pending:
+    def announce(
+        self, kind: str, num_bytes: int, begin: Callable[[], Pending], *, how: str = ""
+    ) -> Pending:
         """Note an operation that is made of messages, as one of the backend's own."""
-        call = self._note(kind, num_bytes)
+        call = self._note(kind, num_bytes, how)
         return MessagesPending(begin(), call, self._watch)
 
-    def _note(self, kind: str, num_bytes: int) -> Call:
-        call = self._watch.note(self._name, kind, num_bytes)
+    def _note(self, kind: str, num_bytes: int, how: str) -> Call:
+        call = self._watch.note(self._name, kind, num_bytes, how)
         if self._watch.is_checking and self.size > 1:
             self._check(call)
         return call
@@ -168,17 +173,17 @@ class GroupTeam(Team):
     def _check(self, call: Call) -> None:
         """Compare with the other members what is about to begin; all raise if it differs."""
         own = self._watch.begun[self._name][-1]
+        how = own.how
+        if not self._name.startswith(BACKGROUND):  # which may be at any step
+            how = f"{how}, at step {self._watch.step + 1}"
+        said = json.dumps([own.kind, own.num_bytes, how]).encode().ljust(_SAID_BYTES)
         device = home_device(self.group)
-        kinds = sorted(_KINDS)
-        told = torch.tensor([kinds.index(own.kind), own.num_bytes], device=device)
-        heard = torch.empty(2 * self.size, dtype=torch.int64, device=device)
+        told = torch.frombuffer(bytearray(said), dtype=torch.uint8).to(device)
+        heard = told.new_empty(self.size * _SAID_BYTES)
         work = _all_gather(heard, told, self.group, async_op=True)
         WorkPending(work, call, self._watch).wait()
-        rows = heard.view(self.size, 2).tolist()
-        begun = {
-            place: Begun(own.number, kinds[kind], num_bytes)
-            for place, (kind, num_bytes) in enumerate(rows)
-        }
+        rows = [bytes(row) for row in heard.view(self.size, -1).tolist()]
+        begun = {place: Begun(own.number, *json.loads(row)) for place, row in enumerate(rows)}
         if len(set(begun.values())) > 1:
             raise self._watch.disagree(call, begun)
 
@@ -188,6 +193,7 @@ class GroupTeam(Team):
         A mean is divided before it is summed, as torch's DDP does: the sum cannot overflow a
         narrow type that each member's value fits in.
         """
+        check_op(op, tensor.dtype)
         if _has_gaps(tensor):
             staged = tensor.contiguous()
             return StagedPending(self.all_reduce(staged, op), staged, tensor)
@@ -198,10 +204,12 @@ class GroupTeam(Team):
             "all_reduce",
             tensor,
             lambda: dist.all_reduce(tensor, _REDUCE_OPS[op], self.group, async_op=True),
+            how=told_how(tensor, op),
         )
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> Pending:
         """Give every member the source's tensor."""
+        check_rank(source, self.size)
         if _has_gaps(tensor):
             staged = tensor.contiguous()
             return StagedPending(self.broadcast(staged, source), staged, tensor)
@@ -210,10 +218,12 @@ class GroupTeam(Team):
             "broadcast",
             tensor,
             lambda: dist.broadcast(tensor, self._ranks[source], self.group, async_op=True),
+            how=told_how(tensor, f"from {source}"),
         )
 
     def reduce_scatter(self, output: torch.Tensor, tensor: torch.Tensor, op: Op = "sum") -> Pending:
         """Combine the members' tensors; each gets its share."""
+        check_op(op, tensor.dtype)
         if op == "mean" and self.size > 1:
             tensor.div_(self.size)
         self._bytes_handed += tensor.nbytes
@@ -221,6 +231,7 @@ class GroupTeam(Team):
             "reduce_scatter",
             tensor,
             lambda: _reduce_scatter(output, tensor, _REDUCE_OPS[op], self.group, async_op=True),
+            how=told_how(tensor, op),
         )
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> Pending:
@@ -230,10 +241,12 @@ class GroupTeam(Team):
             "all_gather",
             tensor,
             lambda: _all_gather(output, tensor, self.group, async_op=True),
+            how=told_how(tensor),
         )
 
     def send(self, tensor: torch.Tensor, to: int) -> Pending:
         """Send to one member."""
+        check_rank(to, self.size)
         message = tensor.cpu() if self._stages_messages else tensor
         self._bytes_handed += message.nbytes
         peer = self._ranks[to]
@@ -243,6 +256,7 @@ class GroupTeam(Team):
 
     def receive(self, tensor: torch.Tensor, source: int) -> Pending:
         """Receive from one member; nothing is handed over."""
+        check_rank(source, self.size)
         peer = self._ranks[source]
 
         def receive_into(target: torch.Tensor) -> Pending:

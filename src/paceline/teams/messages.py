@@ -14,7 +14,15 @@ from typing import Literal
 import torch
 
 from paceline.teams.solo import NothingPending
-from paceline.teams.team import Op, Pending, Team, WrappedTeam
+from paceline.teams.team import (
+    Op,
+    Pending,
+    Team,
+    WrappedTeam,
+    check_op,
+    check_rank,
+    told_how,
+)
 
 Algorithm = Literal["tree", "ring"]
 Run = Callable[[Callable[[], None], torch.device], Pending]
@@ -53,29 +61,44 @@ class MessageTeam(WrappedTeam):
 
     def all_reduce(self, tensor: torch.Tensor, op: Op = "sum") -> Pending:
         """Combine the members' tensors: towards the first member and back, or round the ring."""
+        check_op(op, tensor.dtype)
         if op == "mean" and self.size > 1:
             tensor.div_(self.size)  # as the backend's teams do, so that a sum cannot overflow
         if self._algorithm == "ring":
-            return self._begin("all_reduce", tensor, lambda flat: self._ring(flat, op))
+            return self._begin("all_reduce", tensor, lambda flat: self._ring(flat, op), op)
 
         def up_and_down(flat: torch.Tensor) -> None:
             self._tree_reduce(flat, 0, op)
             self._tree_broadcast(flat, 0)
 
-        return self._begin("all_reduce", tensor, up_and_down)
+        return self._begin("all_reduce", tensor, up_and_down, op)
 
     def reduce(self, tensor: torch.Tensor, root: int, op: Op = "sum") -> Pending:
         """Combine the members' tensors for one of them."""
+        check_op(op, tensor.dtype)
+        check_rank(root, self.size)
         if op == "mean" and self.size > 1:
             tensor.div_(self.size)
-        return self._begin("reduce", tensor, lambda flat: self._tree_reduce(flat, root, op))
+        return self._begin(
+            "reduce", tensor, lambda flat: self._tree_reduce(flat, root, op), op, f"to {root}"
+        )
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> Pending:
         """Give every member the source's tensor: whoever has it passes it on."""
-        return self._begin("broadcast", tensor, lambda flat: self._tree_broadcast(flat, source))
+        check_rank(source, self.size)
+        return self._begin(
+            "broadcast",
+            tensor,
+            lambda flat: self._tree_broadcast(flat, source),
+            f"from {source}",
+        )
 
     def _begin(
-        self, kind: str, tensor: torch.Tensor, work: Callable[[torch.Tensor], None]
+        self,
+        kind: str,
+        tensor: torch.Tensor,
+        work: Callable[[torch.Tensor], None],
+        *how: str,
     ) -> Pending:
         if self.size == 1:
             return NothingPending()
@@ -91,7 +114,7 @@ class MessageTeam(WrappedTeam):
             return self._last
 
         # Members that mean another operation would wait for its messages for ever.
-        return self.announce(kind, tensor.nbytes, begin)
+        return self.announce(kind, tensor.nbytes, begin, how=told_how(tensor, *how))
 
     def _tree_reduce(self, flat: torch.Tensor, root: int, op: Op) -> None:
         """Each member adds what those behind it send, nearest first, then sends on."""

@@ -64,7 +64,7 @@ class StoreWatch(Watch):
         self._beat_s = min(_LONGEST_BEAT_S + len(members) / 1000, 2.0, self._notice_s / 3)
         self._silence_s = max(_LEAST_SILENCE_S, _SILENT_BEATS * self._beat_s)
         self._answer_s = min(3.0, max(1.0, self._notice_s / 3))
-        self._step, self._step_s = 0, time.monotonic()
+        self._step_s = time.monotonic()
         self._noticed: tuple[Call, float] | None = None
         self._next_notice_s = self._next_check_s = self._notice_s
         self._suspicion: str | None = None
@@ -88,7 +88,8 @@ class StoreWatch(Watch):
 
     def at_step(self, step: int) -> None:
         """So many steps were taken."""
-        self._step, self._step_s = step, time.monotonic()
+        super().at_step(step)
+        self._step_s = time.monotonic()
 
     def meet(self, what: str) -> None:
         """Wait until all workers are here."""
@@ -140,7 +141,7 @@ class StoreWatch(Watch):
         """What to raise where members are about to begin different operations."""
         ranks = self._members_of(call.team, self._rank)
         calls = {ranks[place]: each for place, each in begun.items()}
-        blame = describe(call.team, call.number, calls, members=self._members, step=self._step + 1)
+        blame = describe(call.team, call.number, calls, members=self._members, step=self.step + 1)
         self.is_in_trouble = True
         self._put_failure("deadlock", blame)
         return self._team_error(call, blame)
@@ -194,7 +195,7 @@ class StoreWatch(Watch):
         work = self.background_work
         return Beat(
             time_s=time.time(),
-            step=self._step,
+            step=self.step,
             since_step_s=now_s - self._step_s,
             counts=dict(self.counts),
             waits=tuple(waits),

@@ -8,15 +8,37 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
 Op = Literal["sum", "mean", "max", "min"]
+OPS: tuple[Op, ...] = get_args(Op)
 
 
 class TeamError(RuntimeError):
     """Workers cannot go on together: one died, one did not come, or they wait for each other."""
+
+
+def check_op(op: str, dtype: torch.dtype = torch.float64) -> None:
+    """Refuse a way to combine numbers that no team knows, or that their type does not have."""
+    if op not in OPS:
+        raise ValueError(f"op={op!r} is not known; use 'sum', 'mean', 'max' or 'min'")
+    if op == "mean" and not (dtype.is_floating_point or dtype.is_complex):
+        raise ValueError(f"whole numbers ({dtype}) have no mean; sum them, or use floating point")
+    if op in ("max", "min") and dtype.is_complex:
+        raise ValueError(f"complex numbers ({dtype}) have no {op}")
+
+
+def check_rank(rank: int, size: int) -> None:
+    """Refuse a rank that no member of a team of this size has."""
+    if not 0 <= rank < size:
+        raise ValueError(f"a team of {size} has no member {rank}; its ranks are 0 to {size - 1}")
+
+
+def told_how(tensor: torch.Tensor, *words: str) -> str:
+    """What all members must have in common in an operation, as text: ``"sum, float32"``."""
+    return ", ".join([*words, str(tensor.dtype).removeprefix("torch.")])
 
 
 class Pending(ABC):
@@ -102,6 +124,7 @@ class Team(ABC):
             op: How to combine: ``"sum"``, ``"mean"``, ``"max"`` or ``"min"``.
 
         """
+        check_rank(root, self.size)
         return self.all_reduce(tensor, op)
 
     @abstractmethod
@@ -169,7 +192,9 @@ class Team(ABC):
 
         """
 
-    def announce(self, kind: str, num_bytes: int, begin: Callable[[], Pending]) -> Pending:
+    def announce(
+        self, kind: str, num_bytes: int, begin: Callable[[], Pending], *, how: str = ""
+    ) -> Pending:
         """Begin an operation of all members that is made of messages.
 
         A team that looks after its members compares it with theirs before the first message, and
@@ -179,6 +204,7 @@ class Team(ABC):
             kind: Which operation, such as ``"all_reduce"``.
             num_bytes: Of this member's tensor.
             begin: Begins the messages.
+            how: What else must be the same for all members, as text.
 
         """
         return begin()
@@ -210,6 +236,8 @@ class WrappedTeam(Team):
         """As the team that does the work."""
         return self._team.keeps_order
 
-    def announce(self, kind: str, num_bytes: int, begin: Callable[[], Pending]) -> Pending:
+    def announce(
+        self, kind: str, num_bytes: int, begin: Callable[[], Pending], *, how: str = ""
+    ) -> Pending:
         """Tell the team that does the work."""
-        return self._team.announce(kind, num_bytes, begin)
+        return self._team.announce(kind, num_bytes, begin, how=how)

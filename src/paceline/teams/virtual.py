@@ -25,7 +25,7 @@ from paceline.teams.journal import (
     Transfer,
     Wait,
 )
-from paceline.teams.team import Op, Pending, Team
+from paceline.teams.team import Op, Pending, Team, check_op, check_rank
 from paceline.teams.virtual_clock import VirtualClock
 from paceline.teams.workers import Workers
 
@@ -109,14 +109,17 @@ class VirtualTeam(Team):
 
     def all_reduce(self, tensor: torch.Tensor, op: Op = "sum") -> Pending:
         """Write down an all-reduce."""
+        check_op(op, tensor.dtype)
         return self._begin("all_reduce", tensor.nbytes)
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> Pending:
         """Write down a broadcast."""
+        check_rank(source, self._size)
         return self._begin("broadcast", tensor.nbytes)
 
     def reduce_scatter(self, output: torch.Tensor, tensor: torch.Tensor, op: Op = "sum") -> Pending:
         """Write down a reduce-scatter."""
+        check_op(op, tensor.dtype)
         return self._begin("reduce_scatter", tensor.nbytes)
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> Pending:
@@ -149,6 +152,7 @@ class VirtualTeam(Team):
 
     def agree(self, number: float, op: Op = "mean") -> float:
         """What the members' play comes to; as long as there is none, all say what this one says."""
+        check_op(op)
         factor = self._size if op == "sum" else 1
         if self._journal.readings is None:
             self._begin("all_reduce", _NUMBER_BYTES).wait()

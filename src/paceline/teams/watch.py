@@ -45,6 +45,8 @@ class Begun(NamedTuple):
     number: int
     kind: str
     num_bytes: int
+    how: str = ""
+    """What else must be the same: how numbers are combined, whose they are, their type."""
 
 
 class Watch:
@@ -57,6 +59,8 @@ class Watch:
         """By team: how many operations this worker has begun."""
         self.begun: dict[str, deque[Begun]] = {}
         """By team: the last operations that this worker has begun."""
+        self.step = 0
+        """How many steps were taken."""
         self.is_checking = False
         """Whether members compare what they are about to begin, before each operation."""
         self.is_in_trouble = False
@@ -64,11 +68,11 @@ class Watch:
         self.background_work: Future[Any] | None = None
         """What the background does last."""
 
-    def note(self, team: str, kind: str, num_bytes: int) -> Call:
+    def note(self, team: str, kind: str, num_bytes: int, how: str = "") -> Call:
         """This worker begins an operation that all of a team's members take part in."""
         number = self.counts[team] = self.counts.get(team, 0) + 1
         own = self.begun.setdefault(team, deque(maxlen=_NUM_REMEMBERED))
-        own.append(Begun(number, kind, num_bytes))
+        own.append(Begun(number, kind, num_bytes, how))
         return Call(team, kind, number)
 
     def disagree(self, call: Call, begun: Mapping[int, Begun]) -> TeamError:
@@ -78,6 +82,7 @@ class Watch:
 
     def at_step(self, step: int) -> None:
         """So many steps were taken."""
+        self.step = step
 
     def meet(self, what: str) -> None:
         """Wait until all workers are here, which ``what`` names: ``finish()``.

@@ -66,7 +66,8 @@ def attach(
             them, ``"keep"`` leaves each worker its own.
         collective: By which algorithm teams sum and broadcast: ``"backend"`` is Gloo's or NCCL's
             own, ``"tree"`` and ``"ring"`` are messages between workers. ``"auto"`` times the tree
-            and the backend on this job's links, and takes what is faster for each size.
+            and the backend on this job's links, and takes what is faster for each size; another
+            run may choose, and round, differently.
         metric: Called every ``report_every`` steps instead of ``pace.report``.
         report_every: Steps between calls of ``metric``.
         tensorboard: A folder for TensorBoard; the first worker writes.

@@ -81,13 +81,24 @@ class Gradients:
         """Whether all gradients are what the last exchange left: nobody has added or set any."""
         return not self._has_local and self.buckets.are_in_place()
 
-    def weigh(self, weight: float | None) -> None:
-        """What the next batch counts beside a usual one; None: all workers have that."""
+    @property
+    def is_batch_used(self) -> bool:
+        """Whether the batch at hand has given a gradient since it was weighed."""
+        return self._weighing.is_used
+
+    def weigh(self, weight: float | None, *, is_new: bool = True) -> None:
+        """What the next batch counts beside a usual one; None: all workers have that.
+
+        Args:
+            weight: What it counts.
+            is_new: Whether its weight is not yet among those of the gradients that are there.
+
+        """
         self._is_resting = False
         if self._has_local:
             # A batch that left no gradient, such as one of an evaluation, has no weight either.
             self._weighing.drop_unused()
-            self._weighing.go_on(weight, self.known)
+            self._weighing.go_on(weight, self.known, is_new=is_new)
         else:
             self._weighing.reset(weight)
         self.buckets.weight = self._weighing.weight
@@ -109,6 +120,8 @@ class Gradients:
     def complete(self, *, are_all_active: bool) -> torch.Tensor | None:
         """Exchange what is left, and wait for all; the mean weight, unless all count alike."""
         weighing = self._weighing
+        weighing.drop_unused()
+        self.buckets.weight = weighing.weight
         self.last_weight = None if weighing.are_alike else weighing.weight.mean
         are_alike = are_all_active and weighing.are_alike
         mean_weight = self.buckets.complete(self._wait, are_alike=are_alike)

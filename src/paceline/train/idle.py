@@ -134,8 +134,8 @@ class IdlePace(Pace):
         return Host(
             workers=self.workers,
             model=self._model,
-            weigh=lambda _: None,
-            rest=lambda: None,
+            take=lambda _, __: None,
+            leave=lambda _: None,
             waited_s=lambda: 0.0,
             is_in_lockstep=lambda: True,
         )

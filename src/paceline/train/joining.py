@@ -11,12 +11,13 @@ from paceline.strategies import Strategy
 from paceline.strategies.equality import take_over
 from paceline.train.levelling import level_after_join
 
-Moment = Literal["backward", "step", "report"]
+Moment = Literal["backward", "step", "report", "weigh"]
 
 _DOING = {
     "backward": "averages gradients",
     "step": "has ended a step",
     "report": "reports a metric",
+    "weigh": "weighs its first batch",
 }
 
 
@@ -61,12 +62,21 @@ class Joining:
                 )
         return said[first]  # type: ignore[return-value]
 
-    def mean(self, metric: float) -> float:
-        """The average of a metric over the workers that have data."""
+    def mean(self, metric: float, weight: float | None = None) -> float:
+        """The average of a metric over the workers that have data, weighted as their batches are.
+
+        Args:
+            metric: This worker's; if it stands by, it does not count.
+            weight: What this worker's batch counts; None: all count alike.
+
+        """
         world = self._workers.world
-        if self.are_all_active:
-            return world.agree(metric, "mean")
-        return world.agree(metric if self.is_active else 0.0, "sum") / len(self.active)
+        own = (1.0 if weight is None else weight) if self.is_active else 0.0
+        total = world.agree(own, "sum")
+        if not total:  # all have batches that count nothing
+            own, total = float(self.is_active), len(self.active)
+        # What counts nothing may not be finite.
+        return world.agree(metric * own if own else 0.0, "sum") / total
 
     def share_in_node(self) -> None:
         """Give those that stand by their node's parameters: one may carry the next exchange."""

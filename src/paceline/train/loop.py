@@ -14,7 +14,7 @@ from paceline.strategies import Replica, Strategy
 from paceline.strategies.equality import take_over
 from paceline.teams import Team
 from paceline.train import guard
-from paceline.train.batch_norm import local_statistics
+from paceline.train.at_hand import AtHand
 from paceline.train.gradients import Gradients
 from paceline.train.joining import Joining, Moment
 from paceline.train.meter import Meter
@@ -23,6 +23,7 @@ from paceline.train.optimizer_steps import Closure, OptimizerSteps
 from paceline.train.returning import Returning
 from paceline.train.sharding import refuse_shards
 from paceline.train.skipped_steps import SkippedSteps
+from paceline.train.usual_batch import UsualBatch
 
 
 class Loop:
@@ -47,11 +48,12 @@ class Loop:
         self._report_every = report_every
         self._joining: Joining | None = None
         self._is_first_backward = True
-        self._buffers_before: list[torch.Tensor] = []
         self.when_computed: list[Callable[[], None]] = []
         """Called at the end of each backward pass, before anybody is waited for."""
         self.returning: Returning | None = None
         """Where nodes may be lost: how they come back."""
+        self.usual_batch = UsualBatch()
+        """By which batches that are not of a loader are weighed."""
         self.is_finished = False
         """Whether the strategy has finished, and no step was taken since."""
         self.gradients = Gradients(
@@ -62,6 +64,8 @@ class Loop:
             on_begin=self._begin_backward,
             on_end=self._complete_gradients,
         )
+        self.at_hand = AtHand(model, weigh=self._weigh, rest=self._rest)
+        """Batches that were taken, and what they count."""
         self._wrap_guard = guard.WrapGuard(model)
         self._steps = OptimizerSteps(
             optimizers,
@@ -99,23 +103,42 @@ class Loop:
         """A step of this optimizer, by default the first one, is left out."""
         self._steps.skip(self._optimizers[0] if optimizer is None else optimizer)
 
-    def weigh(self, weight: float | None) -> None:
-        """What the next batch counts beside a usual one; None: all workers have that."""
+    def take(self, owner: object, weight: float | None) -> None:
+        """A batch is taken; what it counts beside a usual one; None: all workers have that."""
         refuse_shards(
             self.gradients.is_sharded,
             "a batch that counts more than others",
             "FSDP averages gradients inside the node alike, so give all workers equal batches",
         )
-        self.gradients.weigh(weight)
-        self._replica.weight = weight
-        # What counts nothing must leave no trace in batch norm's statistics either.
-        kept = local_statistics(self._model) if weight == 0.0 else []
-        self._buffers_before = [buffer.clone() for buffer in kept]
+        self._note_use()
+        self.at_hand.take(owner, weight)
 
-    def rest(self) -> None:
-        """No batch with a weight follows."""
+    def weigh(self, count: float) -> None:
+        """The next batch, of the user's own, has so many samples or tokens."""
+        self.take(self, self.usual_batch.weight_of(count, self._mean_of_first))
+
+    def _mean_of_first(self, count: float) -> float:
+        self._tell("weigh")
+        if self._joining is not None:
+            return self._joining.mean(count)
+        return self._strategy.workers.world.agree(count, "mean")
+
+    def leave(self, owner: object) -> None:
+        """A pass over a loader ends."""
+        self._note_use()
+        self.at_hand.leave(owner)
+
+    def _weigh(self, weight: float | None, is_used: bool) -> None:
+        self.gradients.weigh(weight, is_new=not is_used)
+        self._replica.weight = weight
+
+    def _rest(self) -> None:
         self.gradients.rest()
         self._replica.weight = None
+
+    def _note_use(self) -> None:
+        if self.gradients.is_batch_used:
+            self.at_hand.note_use()
 
     def report(self, metric: float) -> None:
         """This worker reports a metric, as all do."""
@@ -148,11 +171,10 @@ class Loop:
     def _complete_gradients(self) -> None:
         for call in self.when_computed:
             call()
-        if self._buffers_before:
-            now = local_statistics(self._model)
-            for buffer, before in zip(now, self._buffers_before, strict=True):
-                buffer.copy_(before)
-            self._buffers_before = []
+        self._note_use()
+        self.at_hand.check()
+        self.at_hand.exchanged()
+        self.at_hand.forget_unless_at_hand(self)  # weighed before, and by hand
         are_all_active = self._joining is None or self._joining.are_all_active
         self._replica.count_batch(self.gradients.complete(are_all_active=are_all_active))
         if self._skipped.was_left_out:
@@ -245,9 +267,18 @@ class Loop:
 
     def _react_to_step(self) -> None:
         if self.returning is None:
-            self._strategy.after_step()
+            self._call_after_step()
         else:
-            self.returning.count_step(self._strategy.after_step)
+            self.returning.count_step(self._call_after_step)
+
+    def _call_after_step(self) -> None:
+        before = self._strategy.step
+        self._strategy.after_step()
+        if self._strategy.step == before:
+            raise ValueError(
+                f"{type(self._strategy).__name__}.after_step() has not counted the step; call "
+                "super().after_step() first"
+            )
 
     def _report(self, metric: float) -> None:
         if self.returning is None:
@@ -263,7 +294,7 @@ class Loop:
     def _mean_of(self, metric: float) -> float:
         """The average over the workers, weighted as their batches are."""
         if self._joining is not None:
-            return self._joining.mean(metric)
+            return self._joining.mean(metric, self._replica.weight)
         return _weighted_mean(self._strategy.workers.world, metric, self._replica.weight)
 
     def _tell(self, moment: Moment) -> None:
@@ -279,6 +310,9 @@ class Loop:
                 self._strategy.gradients_ready()
         elif moment == "step":
             self._end_step()
+        elif moment == "weigh":
+            assert self._joining is not None
+            self.usual_batch.weight_of(0.0, self._joining.mean)
         else:
             self._report(0.0)
 

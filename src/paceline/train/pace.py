@@ -37,7 +37,6 @@ from paceline.train.resumable import Resumable
 from paceline.train.returning import Returning
 from paceline.train.sharding import gather_no_more, has_shards, refuse_shards, shard_workers
 from paceline.train.stats import Stats
-from paceline.train.usual_batch import UsualBatch
 
 
 class Pace(Resumable):
@@ -102,7 +101,6 @@ class Pace(Resumable):
         )
         bind_batch_norms(model, strategy)
         self._loaders = Loaders()
-        self._usual_batch = UsualBatch()
         if workers.survivors is not None:
             returning = Returning(workers, self._contents, described)
             if workers.survivors.is_new:
@@ -271,8 +269,8 @@ class Pace(Resumable):
         return Host(
             workers=self.workers,
             model=self._model,
-            weigh=self._loop.weigh,
-            rest=self._loop.rest,
+            take=self._loop.take,
+            leave=self._loop.leave,
             waited_s=lambda: self.strategy.waiting_s,
             is_in_lockstep=lambda: self.strategy.lockstep() is self.workers.world,
             when_computed=self._loop.when_computed,
@@ -290,7 +288,7 @@ class Pace(Resumable):
 
         """
         guard.refuse_if_surviving(self.workers, "weigh()")
-        self._loop.weigh(self._usual_batch.weight_of(count, self.workers.world))
+        self._loop.weigh(count)
 
     def skip_step(self, optimizer: Optimizer | None = None) -> None:
         """Say that this step is left out: ``optimizer.step()`` will not be called.
@@ -364,7 +362,7 @@ class Pace(Resumable):
         Nodes differ between exchanges, so every worker saves its own; see :meth:`save`.
         """
         self._loop.close_step()
-        return strategy_state(self.strategy, self._usual_batch)
+        return strategy_state(self.strategy, self._loop.usual_batch)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the strategy's state.
@@ -373,7 +371,7 @@ class Pace(Resumable):
             state: What :meth:`state_dict` returned on this worker.
 
         """
-        load_strategy_state(self.strategy, self._usual_batch, state)
+        load_strategy_state(self.strategy, self._loop.usual_batch, state)
         self._loop.is_finished = False
 
     def _before_save(self) -> None:
@@ -403,7 +401,7 @@ class Pace(Resumable):
             optimizers=self._optimizers,
             workers=self.workers,
             strategy=self.strategy,
-            usual_batch=self._usual_batch,
+            usual_batch=self._loop.usual_batch,
             loaders=self._loaders,
             registered=self._registered,
         )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-
-from paceline.teams import Team
+from collections.abc import Callable
 
 
 class UsualBatch:
@@ -18,10 +17,16 @@ class UsualBatch:
         self.count: float | None = None
         """Its samples or tokens; None before the first batch was weighed."""
 
-    def weight_of(self, count: float, world: Team) -> float:
-        """What a batch of so many samples or tokens counts. All workers call it."""
+    def weight_of(self, count: float, mean: Callable[[float], float]) -> float:
+        """What a batch of so many samples or tokens counts. All workers call it.
+
+        Args:
+            count: Of this worker's batch.
+            mean: Averages a number over the workers that have batches.
+
+        """
         if not 0 <= count < math.inf:
             raise ValueError(f"a batch cannot count {count}; give its samples or tokens")
         if self.count is None:
-            self.count = world.agree(float(count)) or 1.0
+            self.count = mean(float(count)) or 1.0
         return count / self.count

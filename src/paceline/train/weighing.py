@@ -41,15 +41,25 @@ class Weighing:
         self.weight = Weight(mean=value, scale=value)
 
     @torch.no_grad()
-    def go_on(self, weight: float | None, parameters: Iterable[nn.Parameter]) -> None:
-        """A batch begins, and its gradients will be added to those that are there."""
+    def go_on(
+        self, weight: float | None, parameters: Iterable[nn.Parameter], *, is_new: bool = True
+    ) -> None:
+        """A batch begins, and its gradients will be added to those that are there.
+
+        Args:
+            weight: What it counts.
+            parameters: Whose gradients are there.
+            is_new: Whether none of them is of this batch already.
+
+        """
         self._unmute()
         before, self.current = self.weight.scale, weight
-        self.is_used = False
+        self.is_used = not is_new
         self._were_alike = self.are_alike
         self.are_alike &= weight is None
         value = 1.0 if weight is None else weight
-        self._weights.append(value)
+        if is_new:
+            self._weights.append(value)
         scale = value if value > 0.0 else before
         if value == 0.0 and before > 0.0:
             # What this batch adds must not count, beside what counts.
@@ -67,6 +77,7 @@ class Weighing:
         if self.is_used or len(self._weights) == 1:
             return
         self._unmute()
+        self.is_used = True  # as are those before it
         del self._weights[-1]
         self.are_alike = self._were_alike
         mean = sum(self._weights) / len(self._weights)

@@ -18,10 +18,10 @@ class Host:
 
     workers: Workers
     model: nn.Module
-    weigh: Callable[[float | None], None]
-    """What the next batch counts beside an equal part of a full one; None: all are that."""
-    rest: Callable[[], None]
-    """No batch of a loader follows."""
+    take: Callable[[object, float | None], None]
+    """A pass takes a batch; what it counts beside an equal part of a full one; None: all do."""
+    leave: Callable[[object], None]
+    """A pass ends."""
     waited_s: Callable[[], float]
     """Seconds that were spent waiting for others so far."""
     is_in_lockstep: Callable[[], bool]

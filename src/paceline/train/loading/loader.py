@@ -48,6 +48,12 @@ class Loader(ABC):
         self._host = host
         self._sharing = sharing
         self._generator: torch.Generator | None = None
+        self.is_filler = False
+        """Whether the batch at hand counts nothing: its samples are another worker's too.
+
+        Training does not depend on it. Leave such a batch out of what you count by yourself, as in
+        an evaluation.
+        """
 
     @property
     def epoch(self) -> int:
@@ -81,6 +87,7 @@ class Loader(ABC):
 
     def __iter__(self) -> Iterator[Any]:
         place, stopwatch = self.place, self._sharing.stopwatch
+        own_pass = object()
         place.begin_pass()
         batches = self._fetch()
         self._sharing.begin_pass()
@@ -94,14 +101,15 @@ class Loader(ABC):
                 batch, portion = found
                 stopwatch.got(portion.units)
                 self._sharing.room.begin(portion.units)
-                self._host.weigh(portion.weight)
+                self._host.take(own_pass, portion.weight)
+                self.is_filler = portion.weight == 0.0
                 place.take_batch()
                 yield batch
             place.end_pass()
         finally:
             self._sharing.end_pass()
             batches.close()
-            self._host.rest()
+            self._host.leave(own_pass)
 
     def _with_own_generator(self, options: dict[str, Any]) -> dict[str, Any]:
         """Let torch's loader draw its seeds elsewhere than from the generator that training uses.
