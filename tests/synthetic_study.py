@@ -79,7 +79,11 @@ def synthetic_study(
             "high_s": 1.07 * step_s,
             "exposed_communication_s": exposed_s,
             "throughput_per_s": per_s,
+            "throughput_low_per_s": per_s / 1.07,
+            "throughput_high_per_s": per_s / 0.93,
             "efficiency": alone_s / step_s,
+            "efficiency_low": 0.95 * alone_s / step_s,
+            "efficiency_high": 1.05 * alone_s / step_s,
             "dollars_per_million_samples": nodes * price / 3600 / per_s * 1e6,
             "fits": points.batch <= 4 * BATCH,
             "bottleneck": np.array(RESOURCES)[

@@ -209,12 +209,15 @@ def test_images_need_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_bands_enclose_their_curves() -> None:
     section = section_named(report_page(synthetic_study()), "How training scales")
-    guide, band, curve, *_ = next(iter(section.views.values()))[0].figure["data"]
     rows = synthetic_study().table.where(sweep="workers", scaling="weak", strategy="sync")
-    assert curve["y"].tolist() == rows["throughput_per_s"].tolist()
-    low, high = band["y"][: len(rows)], band["y"][len(rows) :][::-1]
-    assert np.all(low < curve["y"]) and np.all(curve["y"] < high)
-    assert guide["y"] == pytest.approx(rows["workers"] * 320)  # 32 samples in 0.1 s
+    panels = next(iter(section.views.values()))
+    for panel, column in zip(panels, ("throughput_per_s", "efficiency"), strict=True):
+        guide, band, curve, *_ = panel.figure["data"]
+        assert curve["y"].tolist() == rows[column].tolist()
+        low, high = band["y"][: len(rows)], band["y"][len(rows) :][::-1]
+        assert np.all(low < curve["y"]) and np.all(curve["y"] < high)
+        perfect = rows["workers"] * 320 if column == "throughput_per_s" else np.ones(len(rows))
+        assert guide["y"] == pytest.approx(perfect)  # 32 samples in 0.1 s
 
 
 def test_parts_of_the_time_add_up_to_the_step() -> None:

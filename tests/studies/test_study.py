@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 
 from paceline.cluster import load_cluster
-from paceline.rehearse import predict
+from paceline.rehearse import Rehearsal, predict
 from paceline.steps import Step, zoo_step
-from paceline.strategies import LocalSgd, Strategy
+from paceline.strategies import (
+    LocalSgd,
+    Strategy,
+    comparable_strategy_names,
+    make_strategy,
+)
 from paceline.studies import Study, study
 from paceline.studies.crossings import Curve, crossings_of, told_once
 
@@ -72,6 +77,19 @@ def test_a_point_is_what_predict_says(step: Step, found: Study, strategy: str) -
         assert row["throughput_low_per_s"] == pytest.approx(samples / high, rel=NEARLY)
         assert row["throughput_high_per_s"] == pytest.approx(samples / low, rel=NEARLY)
         assert row["efficiency_low"] <= row["efficiency"] <= row["efficiency_high"]
+
+
+@pytest.mark.parametrize("as_object", [False, True])
+def test_messages_that_grow_with_the_number_of_nodes(step: Step, as_object: bool) -> None:
+    """DeMo gathers what every node sends: another recording for each number of nodes."""
+    strategy = make_strategy("demo") if as_object else "demo"
+    found = study(
+        step, cluster=CLUSTER, strategies=[strategy], workers=[2, 3, 16], batch=[32], maps=[]
+    )
+    along = found.table.where(sweep="workers", scaling="weak")
+    for row in along.rows():
+        said = predict(step, cluster=CLUSTER.with_nodes(row["nodes"]), strategy=strategy)
+        assert row["step_s"] == pytest.approx(said.step_s, rel=NEARLY)
 
 
 def test_strong_scaling_keeps_the_global_batch(found: Study) -> None:
@@ -151,3 +169,9 @@ def test_crossings_in_words() -> None:
     assert crossings_of("daso", never, lambda: never) == [
         "daso: the links do not limit, up to 16 workers."
     ]
+
+
+def test_only_messages_that_grow_need_their_own_recording(step: Step) -> None:
+    for name in comparable_strategy_names():
+        rehearsal = Rehearsal(step, name, node_sizes=[2, 2])
+        assert rehearsal.is_same_on_more_nodes() == (name != "demo")

@@ -119,7 +119,7 @@ def _show(found: Advice) -> None:
     screen.print(
         f"step {format_duration(prediction.step_s)} ({format_duration(low)} to "
         f"{format_duration(high)}), {prediction.throughput_per_s:,.0f} samples/s, "
-        f"{_times(last)} plain DDP; limited by {prediction.bottleneck}",
+        f"{_compared(last)}; limited by {prediction.bottleneck}",
         highlight=False,
     )
     _show_run(screen, found)
@@ -173,6 +173,10 @@ def _show_changes(
             *((f"{change.dollars_per_million_samples:,.2f}",) if has_prices else ()),
         )
     screen.print(table)
+
+
+def _compared(change: Change) -> str:
+    return "plain DDP itself" if change.low == change.high else f"{_times(change)} plain DDP"
 
 
 def _times(change: Change) -> str:

@@ -127,7 +127,7 @@ def _maps(texts: list[str] | None) -> dict[str, Any]:
 
     if texts is None:
         return {}
-    pairs = [tuple(text.split(",")) for text in texts]
+    pairs = [tuple(text.replace("-", "_").split(",")) for text in texts]
     for text, pair in zip(texts, pairs, strict=True):
         if len(pair) != 2 or not set(pair) <= set(AXES) or pair[0] == pair[1]:
             raise ValueError(f"--map {text}: give two of {', '.join(AXES)}, as workers,link.")
@@ -182,6 +182,8 @@ def _show_axis(screen: Console, found: Study, axis: AxisName) -> None:
     texts = [
         format_bandwidth(float(f"{8 * value:.3g}") / 8, bits=True)
         if axis == "link"
+        else f"{value:,.0f}"
+        if axis in ("workers", "batch")
         else f"{value:,.4g}"
         for value in values
     ]

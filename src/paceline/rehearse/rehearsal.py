@@ -59,6 +59,10 @@ class Rehearsal:
         """The step's capture."""
         return self._known.capture
 
+    def is_same_on_more_nodes(self) -> bool:
+        """Whether this rehearsal can be retimed with another number of nodes."""
+        return self._known.is_same_on_more_nodes(self._step, self._choice, self._node_sizes[0])
+
     def record(self, assumed: Assumptions = Assumptions()) -> Recording:  # noqa: B008
         """What the workers do, if time is as assumed; the second time at once."""
         return self._known.recorded(self._step, self._choice, self._node_sizes, assumed)
@@ -97,7 +101,8 @@ class Rehearsal:
         """Play the programs under many conditions at once.
 
         All nodes are alike. A number of workers other than the recorded one is possible where a
-        node's workers all do the same.
+        node's workers all do the same, another number of nodes where what they communicate does
+        not depend on it (:meth:`is_same_on_more_nodes`).
 
         Args:
             conditions: Numbers, or arrays of one length.
