@@ -3,12 +3,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from paceline.cluster import load_cluster
 from paceline.rehearse import Rehearsal, predict
+from paceline.rehearse.setting import find_kernel_models
 from paceline.steps import Step, zoo_step
 from paceline.strategies import (
     LocalSgd,
@@ -18,6 +20,8 @@ from paceline.strategies import (
 )
 from paceline.studies import Study, study
 from paceline.studies.crossings import Curve, crossings_of, told_once
+from paceline.studies.points import Points
+from paceline.studies.timing import Timing
 
 STRATEGIES = ("sync", "daso", "local-sgd")
 CLUSTER = load_cluster("ethernet-10g")
@@ -90,6 +94,35 @@ def test_messages_that_grow_with_the_number_of_nodes(step: Step, as_object: bool
     for row in along.rows():
         said = predict(step, cluster=CLUSTER.with_nodes(row["nodes"]), strategy=strategy)
         assert row["step_s"] == pytest.approx(said.step_s, rel=NEARLY)
+
+
+@pytest.mark.parametrize("wrong_by", [0, 1, -1, 5])
+def test_what_is_known_of_points_like_these_changes_nothing(step: Step, wrong_by: int) -> None:
+    """Not even if it is wrong: it saves plays alone."""
+    timing = Timing(
+        step=step,
+        cluster=CLUSTER,
+        kernel_model=find_kernel_models(CLUSTER, None, None)["rtx4090"],
+        jitter=None,
+    )
+    names = np.repeat(["daso", "streaming-diloco"], 60)
+    points = Points(
+        sweep=np.full(120, "link"),
+        scaling=np.full(120, "weak"),
+        strategy=names,
+        batch=np.full(120, 32),
+        arithmetic=np.ones(120),
+        memory_bandwidth=np.ones(120),
+        link=np.tile(np.geomspace(1e6, 1e11, 60), 2),
+        workers=np.full(120, 8),
+    )
+    base = timing.timed(points)
+    assert len(np.unique(base.lateness)) > 2
+    like = replace(base, lateness=np.maximum(base.lateness + wrong_by, 0))
+    anew = timing.timed(points, "link bandwidth")
+    again = timing.timed(points, "link bandwidth", like=like)
+    assert np.array_equal(again.steps_s, anew.steps_s)
+    assert np.array_equal(again.lateness, anew.lateness)
 
 
 def test_strong_scaling_keeps_the_global_batch(found: Study) -> None:

@@ -182,13 +182,13 @@ def _table(points: Points, timing: Timing, progress: Progress) -> StudyTable:
         timing.capture_of(int(batch))
     alone_s = timing.alone_s(points)
     progress("all workers", len(points), total)
-    steps_s = timing.steps_s(points)
+    timed = timing.timed(points)
     gains: dict[str, Array] = {}
     for number, resource in enumerate(RESOURCES, start=2):
         progress(f"more of {resource}", number * len(points), total)
-        gains[resource] = 1 - timing.steps_s(points, resource) / steps_s
+        gains[resource] = 1 - timing.timed(points, resource, like=timed).steps_s / timed.steps_s
     progress("done", total, total)
-    return StudyTable(columns=_columns(points, timing, alone_s, steps_s, gains))
+    return StudyTable(columns=_columns(points, timing, alone_s, timed.steps_s, gains))
 
 
 def _columns(

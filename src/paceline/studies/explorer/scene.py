@@ -180,9 +180,11 @@ class Scene:
             link=np.array([self.axes.link[sliders.link]]),
         )
         with self._lock:
-            own_s = self.timing.steps_s(point)[0]
+            own = self.timing.timed(point)
             found: dict[str, float] = {
-                name: 1 - float(self.timing.steps_s(point, name)[0] / own_s) for name in RESOURCES
+                name: 1
+                - float(self.timing.timed(point, name, like=own).steps_s[0] / own.steps_s[0])
+                for name in RESOURCES
             }
         self._gains[strategy, sliders] = found
 
