@@ -33,3 +33,11 @@ def test_a_map_takes_axes_as_options_spell_them(capsys: pytest.CaptureFixture[st
     assert run("--workers", "4", "--batch", "32", "--link", "1gbit", *maps, "--json") == 0
     points = json.loads(capsys.readouterr().out)["points"]
     assert "arithmetic*memory_bandwidth" in {point["sweep"] for point in points}
+
+
+def test_names_may_have_spaces_between_them(capsys: pytest.CaptureFixture[str]) -> None:
+    more = ("--workers", "4", "--batch", "32", "--link", "1gbit", "--json")
+    assert run("--strategy", "sync, local-sgd,", *more) == 0
+    assert json.loads(capsys.readouterr().out)["strategies"] == ["sync", "local-sgd"]
+    assert run("--strategy", " ,", *more) == 2
+    assert "--strategy names nothing" in capsys.readouterr().err

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from paceline.cli import frame, report_options, step_options
+from paceline.cli.options import names_in
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,9 +81,9 @@ def advise(
     with frame.progress() as progress:
         found = find_advice(
             step,
-            cluster=[name.strip() for name in cluster.split(",")],
+            cluster=names_in(cluster, "--cluster"),
             nodes=nodes,
-            strategies=None if strategy is None else strategy.split(","),
+            strategies=None if strategy is None else names_in(strategy, "--strategy"),
             max_global_batch=max_global_batch,
             samples=None if samples is None else round(samples * epochs),
             deadline_s=None if deadline is None else parse_time(deadline),

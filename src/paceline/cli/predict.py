@@ -226,7 +226,7 @@ def _refuse_beside_devices(options: Mapping[str, object]) -> None:
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise ValueError(
-            f"Several devices are compared one worker each: leave {', '.join(given)} out."
+            f"Several devices are compared one worker each: leave out {', '.join(given)}."
         )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli import frame, report_options, step_options
+from paceline.cli.options import names_in
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,7 +82,9 @@ def study(
         found = run_study(
             step,
             cluster=chosen if nodes is None else chosen.with_nodes(nodes),
-            strategies=comparable_strategy_names() if strategy == "all" else strategy.split(","),
+            strategies=comparable_strategy_names()
+            if strategy == "all"
+            else names_in(strategy, "--strategy"),
             workers=workers,
             link=link,
             batch=batch,

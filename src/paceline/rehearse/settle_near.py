@@ -92,7 +92,7 @@ class _State:
 
     def take(self, some: _Some, timeline: Timeline, lateness: int) -> None:
         """What a play of some of them has found."""
-        late_s = np.broadcast_to(timeline.played.late_s, np.count_nonzero(some))
+        late_s = np.broadcast_to(timeline.played.late_s, int(np.count_nonzero(some)))
         is_before = self.near[some] == lateness + 1
         places = np.flatnonzero(some)
         self.is_sooner[places[is_before & (late_s <= 0.0)]] = True
