@@ -222,9 +222,9 @@ def test_bands_enclose_their_curves() -> None:
 
 def test_parts_of_the_time_add_up_to_the_step() -> None:
     section = section_named(report_page(synthetic_study()), "Where the time goes")
-    compute, exposed = section.views["sync"][0].figure["data"]
+    compute, host, exposed = section.views["sync"][0].figure["data"]
     rows = synthetic_study().table.where(sweep="workers", scaling="weak", strategy="sync")
-    assert compute["y"] + exposed["y"] == pytest.approx(rows["step_s"])
+    assert compute["y"] + host["y"] + exposed["y"] == pytest.approx(rows["step_s"])
 
 
 def test_a_map_shows_what_limits_each_cell() -> None:

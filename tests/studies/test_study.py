@@ -75,6 +75,8 @@ def test_a_point_is_what_predict_says(step: Step, found: Study, strategy: str) -
         assert row["step_s"] == pytest.approx(said.step_s, rel=NEARLY)
         assert row["efficiency"] == pytest.approx(said.scaling_efficiency, rel=NEARLY)
         assert row["throughput_per_s"] == pytest.approx(said.throughput_per_s, rel=NEARLY)
+        for part in ("compute_s", "host_s", "exposed_communication_s"):
+            assert row[part] == pytest.approx(getattr(said, part), rel=NEARLY, abs=1e-9)
         low, high = said.range_s
         assert (row["low_s"], row["high_s"]) == pytest.approx((low, high), rel=NEARLY)
         samples = row["workers"] * row["batch"]

@@ -180,7 +180,7 @@ def _table(points: Points, timing: Timing, progress: Progress) -> StudyTable:
     for number, batch in enumerate(batches):  # what takes long is captured here
         progress(f"capture of batch {batch}", number * len(points) // len(batches), total)
         timing.capture_of(int(batch))
-    alone_s = timing.alone_s(points)
+    alone = timing.alone(points)
     progress("all workers", len(points), total)
     timed = timing.timed(points)
     gains: dict[str, Array] = {}
@@ -188,12 +188,17 @@ def _table(points: Points, timing: Timing, progress: Progress) -> StudyTable:
         progress(f"more of {resource}", number * len(points), total)
         gains[resource] = 1 - timing.timed(points, resource, like=timed).steps_s / timed.steps_s
     progress("done", total, total)
-    return StudyTable(columns=_columns(points, timing, alone_s, timed.steps_s, gains))
+    return StudyTable(columns=_columns(points, timing, alone, timed.steps_s, gains))
 
 
 def _columns(
-    points: Points, timing: Timing, alone_s: Array, steps_s: Array, gains: Mapping[str, Array]
+    points: Points,
+    timing: Timing,
+    alone: tuple[Array, Array],
+    steps_s: Array,
+    gains: Mapping[str, Array],
 ) -> dict[str, Array]:
+    alone_s, device_s = alone
     per_s = points.workers * points.batch / steps_s
     exposed_s = np.maximum(steps_s - alone_s, 0.0)
     doubts: dict[str, Any] = {
@@ -221,7 +226,9 @@ def _columns(
         "step_s": steps_s,
         "low_s": steps_s * quickest,
         "high_s": steps_s * slowest,
+        "compute_s": device_s,
         "exposed_communication_s": exposed_s,
+        "host_s": np.maximum(steps_s - exposed_s - device_s, 0.0),
         "throughput_per_s": per_s,
         "throughput_low_per_s": per_s / slowest,
         "throughput_high_per_s": per_s / np.maximum(quickest, 1e-9),

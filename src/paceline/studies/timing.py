@@ -84,11 +84,16 @@ class Timing:
 
     def alone_s(self, points: Points) -> Array:
         """Seconds per step of one worker that waits for nobody."""
-        found = np.empty(len(points))
+        return self.alone(points)[0]
+
+    def alone(self, points: Points) -> tuple[Array, Array]:
+        """Seconds per step of one worker that waits for nobody: in all, and on its device."""
+        found, device_s = np.empty(len(points)), np.empty(len(points))
         for places in _together(points.batch, _is_other_device(points)):
             batch = int(points.batch[places[0]])
-            found[places] = self._alone_s(self._conditions(points.take(places)), batch)
-        return found
+            own = self._conditions(points.take(places))
+            found[places], device_s[places] = self._alone(own, batch)
+        return found, device_s
 
     def steps_s(self, points: Points) -> Array:
         """Seconds per step."""
@@ -155,7 +160,7 @@ class Timing:
         """Points of one strategy, one batch size and one shape of cluster."""
         batch, at_once = int(points.batch[0]), np.zeros(len(points), dtype=int)
         if sizes == [1]:
-            alone_s = np.broadcast_to(self._alone_s(conditions, batch), len(points))
+            alone_s = np.broadcast_to(self._alone(conditions, batch)[0], len(points))
             return Timed(steps_s=alone_s, lateness=at_once)
         # What a strategy does hardly ever depends on the batch size: one recording serves all.
         base, own = self.capture_of(self.step.batch), self.capture_of(batch)
@@ -183,7 +188,7 @@ class Timing:
             )
         return [per_node] * num_nodes
 
-    def _alone_s(self, conditions: Conditions, batch: int) -> Array:
+    def _alone(self, conditions: Conditions, batch: int) -> tuple[Array, Array]:
         calls = self.capture_of(batch).calls
         device_s = device_calls_s(
             calls,
@@ -194,7 +199,7 @@ class Timing:
         host_s = self.compute_of(batch).timeline.host_s / conditions.host
         device_s = self._slowdown * device_s
         both = host_s + device_s if is_serial(self.kernel_model) else np.maximum(host_s, device_s)
-        return np.asarray(both)
+        return np.asarray(both), np.asarray(device_s)
 
 
 def groups(points: Points, per_node: int, recorded_for: Array) -> Iterator[Array]:
