@@ -256,11 +256,12 @@ def test_a_strategy_without_a_name_cannot_be_advised(step: Step, pair: Cluster) 
         advise(step, cluster=pair, strategies=[Nameless(period=2)])
 
 
+@pytest.mark.parametrize("wishes", [Wishes(), Wishes(samples=SAMPLES, deadline_s=1e-3)])
 @pytest.mark.parametrize(("gain", "is_advised"), [(1.01, False), (1.2, True)])
 def test_other_buckets_need_a_gain_that_can_be_told(
-    step: Step, pair: Cluster, gain: float, is_advised: bool
+    step: Step, pair: Cluster, gain: float, is_advised: bool, wishes: Wishes
 ) -> None:
-    search = Search(step=step, wishes=Wishes(), clusters=[pair], progress=lambda *_: None)
+    search = Search(step=step, wishes=wishes, clusters=[pair], progress=lambda *_: None)
     plain = Candidate(cluster=pair, batch=32)
     other = replace(plain, variant=plain.variant.replaced(bucket_bytes=4 << 20))
     found = search.predicted(plain)

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from html import unescape
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +22,7 @@ from paceline.cluster.devices import load_device
 from paceline.kernels.model import KernelModel
 from paceline.steps import Step, capture_step
 from paceline.studies.charts.curves import at_base
-from paceline.studies.figures import doubling_ticks, round_ticks
+from paceline.studies.figures import doubling_ticks, label_axis, round_ticks
 from paceline.studies.page import Page, Section, page_html, script_json
 from paceline.studies.report import report_page, write_report
 from paceline.studies.roofline import roofline_kernels
@@ -291,3 +292,13 @@ def test_ticks_are_few_and_round(low: float, high: float, ticks: list[float]) ->
 def test_ticks_of_workers_are_powers_of_two() -> None:
     assert doubling_ticks([1, 3, 1024]) == [1, 4, 16, 64, 256, 1024]
     assert doubling_ticks([5, 6]) == [5, 6]
+
+
+def test_long_names_have_several_lines() -> None:
+    long = "sync, batch 64 per worker, 1 node of <b>aws-p3-16xlarge</b> (8 workers)"
+    axis = label_axis(["sync", long])
+    assert axis["tickvals"] == axis["categoryarray"]  # what the bars are called
+    first, last = axis["ticktext"]
+    assert last == "sync" and first.count("<br>") == 3
+    assert "<b>" not in first
+    assert max(len(line) for line in unescape(first.replace("<br>", "\n")).split("\n")) <= 26

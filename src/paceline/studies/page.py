@@ -281,9 +281,11 @@ def _table_html(table: TextTable) -> str:
     rows = "".join(
         f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in table.rows
     )
+    # Numbers in the first column take less room than names.
+    kind = ' class="numbered"' if all(row[0].isdigit() for row in table.rows) else ""
     return (
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
-        "</div>"
+        f'<div class="scroll"><table{kind}><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
     )
 
 
