@@ -90,7 +90,7 @@ def explore(page: Page) -> None:
         page.set_viewport_size({"width": 1280, "height": 1000})
         drawn(page, url)
         page.get_by_role("button", name="daso", exact=True).first.click()
-        for name, place in (("workers", 16), ("link", 20)):
+        for name, place in (("workers", 12), ("link", 10)):
             page.locator(f"input[name={name}]").evaluate(_MOVE, place)
         # Until all strategies are there, and what is exact has replaced estimates.
         page.wait_for_function("document.getElementById('status').textContent === ''")

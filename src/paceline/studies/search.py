@@ -143,11 +143,7 @@ class Search:
         close = [one for one, score in kept.items() if score.objective(self.wishes) <= limit]
         return min(
             close,
-            key=lambda one: (
-                one.change_of_training(),
-                "bucket_bytes" in one.variant.options,  # not for a gain that nobody can tell
-                kept[one].objective(self.wishes),
-            ),
+            key=lambda one: (one.change_of_training(), kept[one].objective(self.wishes)),
         )
 
     def step_of(self, batch: int) -> Step:
