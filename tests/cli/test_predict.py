@@ -201,6 +201,10 @@ def test_an_unknown_operator_is_noted(here: Path, capsys: pytest.CaptureFixture[
         (("mlp", "--optimizer", "lion"), "sgd, adam, adamw"),
         (("mlp", "--device", "h300"), "There is no device 'h300'"),
         (("mlp", "--device", "h300", "--flops", "1 TFLOP/s"), "there is no device 'h300'"),
+        (
+            ("mlp", "--device", "h200,a100", "--out", "x", "--nodes", "2"),
+            "leave out --nodes, --out",
+        ),
         (("mlp", "--flops", "fast"), "fast"),
         (("mlp", "--memory-bandwidth", "100"), "100"),
         (("mlp", "--model-file", "nosuch.model.safetensors"), "There is no fitted model"),

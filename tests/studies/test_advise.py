@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from paceline.steps import Step, zoo_step
 from paceline.strategies import LocalSgd
 from paceline.studies import Advice, advise
 from paceline.studies.candidates import Candidate, Variant, node_counts, variants_of
+from paceline.studies.search import Search
 from paceline.studies.wishes import Wishes, judge, parse_time
 
 SAMPLES = 1_000_000
@@ -193,9 +195,9 @@ def test_a_verdict_says_when_the_range_is_too_wide() -> None:
         "The deadline of 0:01:40 is met:"
     )
     assert "not by the upper end" in judge("deadline", 100.0, 90.0, 110.0).sentence
-    assert judge("budget", 1.0, 928.0, 990.0).sentence.endswith("or 928 times the limit.")
+    assert judge("budget", 1.0, 928.0, 990.0).sentence.endswith("too much (928 times the limit).")
     missed = judge("budget", 500.0, 612.0, 700.0)
-    assert "112.00 US dollars or 22% more" in missed.sentence
+    assert "which is 112.00 US dollars too much (22% more)" in missed.sentence
 
 
 def test_bad_wishes() -> None:
@@ -252,3 +254,16 @@ def test_a_strategy_without_a_name_cannot_be_advised(step: Step, pair: Cluster) 
 
     with pytest.raises(ValueError, match=r"Nameless has no name.*register_strategy"):
         advise(step, cluster=pair, strategies=[Nameless(period=2)])
+
+
+@pytest.mark.parametrize("wishes", [Wishes(), Wishes(samples=SAMPLES, deadline_s=1e-3)])
+@pytest.mark.parametrize(("gain", "is_advised"), [(1.01, False), (1.2, True)])
+def test_other_buckets_need_a_gain_that_can_be_told(
+    step: Step, pair: Cluster, gain: float, is_advised: bool, wishes: Wishes
+) -> None:
+    search = Search(step=step, wishes=wishes, clusters=[pair], progress=lambda *_: None)
+    plain = Candidate(cluster=pair, batch=32)
+    other = replace(plain, variant=plain.variant.replaced(bucket_bytes=4 << 20))
+    found = search.predicted(plain)
+    search.found[other] = replace(found, throughput_per_s=gain * found.throughput_per_s)
+    assert search.best() == (other if is_advised else plain)

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from html import unescape
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +22,7 @@ from paceline.cluster.devices import load_device
 from paceline.kernels.model import KernelModel
 from paceline.steps import Step, capture_step
 from paceline.studies.charts.curves import at_base
-from paceline.studies.figures import doubling_ticks, round_ticks
+from paceline.studies.figures import doubling_ticks, label_axis, round_ticks
 from paceline.studies.page import Page, Section, page_html, script_json
 from paceline.studies.report import report_page, write_report
 from paceline.studies.roofline import roofline_kernels
@@ -209,19 +210,22 @@ def test_images_need_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_bands_enclose_their_curves() -> None:
     section = section_named(report_page(synthetic_study()), "How training scales")
-    guide, band, curve, *_ = next(iter(section.views.values()))[0].figure["data"]
     rows = synthetic_study().table.where(sweep="workers", scaling="weak", strategy="sync")
-    assert curve["y"].tolist() == rows["throughput_per_s"].tolist()
-    low, high = band["y"][: len(rows)], band["y"][len(rows) :][::-1]
-    assert np.all(low < curve["y"]) and np.all(curve["y"] < high)
-    assert guide["y"] == pytest.approx(rows["workers"] * 320)  # 32 samples in 0.1 s
+    panels = next(iter(section.views.values()))
+    for panel, column in zip(panels, ("throughput_per_s", "efficiency"), strict=True):
+        guide, band, curve, *_ = panel.figure["data"]
+        assert curve["y"].tolist() == rows[column].tolist()
+        low, high = band["y"][: len(rows)], band["y"][len(rows) :][::-1]
+        assert np.all(low < curve["y"]) and np.all(curve["y"] < high)
+        perfect = rows["workers"] * 320 if column == "throughput_per_s" else np.ones(len(rows))
+        assert guide["y"] == pytest.approx(perfect)  # 32 samples in 0.1 s
 
 
 def test_parts_of_the_time_add_up_to_the_step() -> None:
     section = section_named(report_page(synthetic_study()), "Where the time goes")
-    compute, exposed = section.views["sync"][0].figure["data"]
+    compute, host, exposed = section.views["sync"][0].figure["data"]
     rows = synthetic_study().table.where(sweep="workers", scaling="weak", strategy="sync")
-    assert compute["y"] + exposed["y"] == pytest.approx(rows["step_s"])
+    assert compute["y"] + host["y"] + exposed["y"] == pytest.approx(rows["step_s"])
 
 
 def test_a_map_shows_what_limits_each_cell() -> None:
@@ -288,3 +292,13 @@ def test_ticks_are_few_and_round(low: float, high: float, ticks: list[float]) ->
 def test_ticks_of_workers_are_powers_of_two() -> None:
     assert doubling_ticks([1, 3, 1024]) == [1, 4, 16, 64, 256, 1024]
     assert doubling_ticks([5, 6]) == [5, 6]
+
+
+def test_long_names_have_several_lines() -> None:
+    long = "sync, batch 64 per worker, 1 node of <b>aws-p3-16xlarge</b> (8 workers)"
+    axis = label_axis(["sync", long])
+    assert axis["tickvals"] == axis["categoryarray"]  # what the bars are called
+    first, last = axis["ticktext"]
+    assert last == "sync" and first.count("<br>") == 3
+    assert "<b>" not in first
+    assert max(len(line) for line in unescape(first.replace("<br>", "\n")).split("\n")) <= 26

@@ -83,8 +83,13 @@ def test_a_race_in_words_and_numbers() -> None:
 def test_advice_in_words_and_numbers(all_pages: list[Page]) -> None:
     page = all_pages[2]
     assert page.summary[0] == "Advised: daso, batch 32."
-    assert "2 times plain DDP's (1.8 to 2.2)" in page.summary[1]
-    assert page.findings == ["One hour too late.", "Nodes train apart for four steps."]
+    assert "2 times (1.8 to 2.2) plain DDP's" in page.summary[1]
+    assert page.findings_heading == "What it may cost"
+    assert page.summary[-1] == "One hour too late."
+    assert page.findings == ["Nodes train apart for four steps."]
+    assert page.overview is not None
+    assert [row[0] for row in page.overview.rows] == ["plain DDP", "+ daso", "instead: local-sgd"]
+    assert page.overview.rows[1][4] == "2 times (1.8 to 2.2)"
     assert page.code["In your training script"] == advice()["attach"]
     assert [float(row["over_plain"]) for row in rows(page, "What each change brings")] == [1.0, 2.0]
     assert [float(row["dollars_per_million_samples"]) for row in rows(page, "What it costs")] == [

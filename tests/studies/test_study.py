@@ -3,16 +3,25 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from paceline.cluster import load_cluster
-from paceline.rehearse import predict
+from paceline.rehearse import Rehearsal, predict
+from paceline.rehearse.setting import find_kernel_models
 from paceline.steps import Step, zoo_step
-from paceline.strategies import LocalSgd, Strategy
+from paceline.strategies import (
+    LocalSgd,
+    Strategy,
+    comparable_strategy_names,
+    make_strategy,
+)
 from paceline.studies import Study, study
 from paceline.studies.crossings import Curve, crossings_of, told_once
+from paceline.studies.points import Points
+from paceline.studies.timing import Timing
 
 STRATEGIES = ("sync", "daso", "local-sgd")
 CLUSTER = load_cluster("ethernet-10g")
@@ -66,12 +75,56 @@ def test_a_point_is_what_predict_says(step: Step, found: Study, strategy: str) -
         assert row["step_s"] == pytest.approx(said.step_s, rel=NEARLY)
         assert row["efficiency"] == pytest.approx(said.scaling_efficiency, rel=NEARLY)
         assert row["throughput_per_s"] == pytest.approx(said.throughput_per_s, rel=NEARLY)
+        for part in ("compute_s", "host_s", "exposed_communication_s"):
+            assert row[part] == pytest.approx(getattr(said, part), rel=NEARLY, abs=1e-9)
         low, high = said.range_s
         assert (row["low_s"], row["high_s"]) == pytest.approx((low, high), rel=NEARLY)
         samples = row["workers"] * row["batch"]
         assert row["throughput_low_per_s"] == pytest.approx(samples / high, rel=NEARLY)
         assert row["throughput_high_per_s"] == pytest.approx(samples / low, rel=NEARLY)
         assert row["efficiency_low"] <= row["efficiency"] <= row["efficiency_high"]
+
+
+@pytest.mark.parametrize("as_object", [False, True])
+def test_messages_that_grow_with_the_number_of_nodes(step: Step, as_object: bool) -> None:
+    """DeMo gathers what every node sends: another recording for each number of nodes."""
+    strategy = make_strategy("demo") if as_object else "demo"
+    found = study(
+        step, cluster=CLUSTER, strategies=[strategy], workers=[2, 3, 16], batch=[32], maps=[]
+    )
+    along = found.table.where(sweep="workers", scaling="weak")
+    for row in along.rows():
+        said = predict(step, cluster=CLUSTER.with_nodes(row["nodes"]), strategy=strategy)
+        assert row["step_s"] == pytest.approx(said.step_s, rel=NEARLY)
+
+
+@pytest.mark.parametrize("wrong_by", [0, 1, -1, 5])
+def test_what_is_known_of_points_like_these_changes_nothing(step: Step, wrong_by: int) -> None:
+    """Not even if it is wrong: it saves plays alone."""
+    timing = Timing(
+        step=step,
+        cluster=CLUSTER,
+        kernel_model=find_kernel_models(CLUSTER, None, None)["rtx4090"],
+        jitter=None,
+    )
+    names = np.repeat(["daso", "streaming-diloco"], 60)
+    points = Points(
+        sweep=np.full(120, "link"),
+        scaling=np.full(120, "weak"),
+        strategy=names,
+        batch=np.full(120, 32),
+        arithmetic=np.ones(120),
+        memory_bandwidth=np.ones(120),
+        link=np.tile(np.geomspace(1e6, 1e11, 60), 2),
+        workers=np.full(120, 8),
+    )
+    base = timing.timed(points)
+    assert len(np.unique(base.lateness)) > 2
+    like = replace(base, lateness=np.maximum(base.lateness + wrong_by, 0))
+    anew = timing.timed(points, "link bandwidth")
+    again = timing.timed(points, "link bandwidth", like=like)
+    assert np.array_equal(again.steps_s, anew.steps_s)
+    assert np.array_equal(again.lateness, anew.lateness)
 
 
 def test_strong_scaling_keeps_the_global_batch(found: Study) -> None:
@@ -151,3 +204,9 @@ def test_crossings_in_words() -> None:
     assert crossings_of("daso", never, lambda: never) == [
         "daso: the links do not limit, up to 16 workers."
     ]
+
+
+def test_only_messages_that_grow_need_their_own_recording(step: Step) -> None:
+    for name in comparable_strategy_names():
+        rehearsal = Rehearsal(step, name, node_sizes=[2, 2])
+        assert rehearsal.is_same_on_more_nodes() == (name != "demo")

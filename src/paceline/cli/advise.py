@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from paceline.cli import frame, report_options, step_options
+from paceline.cli.options import names_in
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,9 +81,9 @@ def advise(
     with frame.progress() as progress:
         found = find_advice(
             step,
-            cluster=[name.strip() for name in cluster.split(",")],
+            cluster=names_in(cluster, "--cluster"),
             nodes=nodes,
-            strategies=None if strategy is None else strategy.split(","),
+            strategies=None if strategy is None else names_in(strategy, "--strategy"),
             max_global_batch=max_global_batch,
             samples=None if samples is None else round(samples * epochs),
             deadline_s=None if deadline is None else parse_time(deadline),
@@ -119,7 +120,7 @@ def _show(found: Advice) -> None:
     screen.print(
         f"step {format_duration(prediction.step_s)} ({format_duration(low)} to "
         f"{format_duration(high)}), {prediction.throughput_per_s:,.0f} samples/s, "
-        f"{_times(last)} plain DDP; limited by {prediction.bottleneck}",
+        f"{_compared(last)}; limited by {prediction.bottleneck}",
         highlight=False,
     )
     _show_run(screen, found)
@@ -173,6 +174,10 @@ def _show_changes(
             *((f"{change.dollars_per_million_samples:,.2f}",) if has_prices else ()),
         )
     screen.print(table)
+
+
+def _compared(change: Change) -> str:
+    return "plain DDP itself" if change.low == change.high else f"{_times(change)} plain DDP"
 
 
 def _times(change: Change) -> str:

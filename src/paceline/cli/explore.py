@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from paceline.cli import frame, step_options
+from paceline.cli.options import names_in
 
 
 def register(app: typer.Typer) -> None:
@@ -54,7 +55,7 @@ def explore(
     """
     frame.collect_rarely()
 
-    from paceline.strategies import strategy_names
+    from paceline.strategies import comparable_strategy_names
     from paceline.studies.explorer import Explorer
     from paceline.studies.explorer.server import ExplorerServer, serve
 
@@ -62,7 +63,9 @@ def explore(
     explorer = Explorer(
         step,
         cluster=cluster,
-        strategies=strategy_names() if strategy == "all" else strategy.split(","),
+        strategies=comparable_strategy_names()
+        if strategy == "all"
+        else names_in(strategy, "--strategy"),
         workers=workers,
         kernel_model=model_file,
     )

@@ -5,6 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 
+def names_in(text: str, option: str) -> list[str]:
+    """Names that are separated by commas, with or without spaces.
+
+    Args:
+        text: What was given.
+        option: The option that it was given to, for the message.
+
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise ValueError(f"{option} names nothing: separate names by commas.")
+    return names
+
+
 def parse_options(texts: list[str], names: list[str]) -> dict[str, dict[str, Any]]:
     """Options of strategies from ``NAME.KEY=VALUE``, checked by the strategy itself.
 

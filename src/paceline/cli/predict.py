@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -120,11 +121,25 @@ def predict(
     report_options.check(out, images)
     step = described.load(model, batch=batch)
     if device is not None and "," in device:
-        if cluster or compare or trace or flops or memory_bandwidth or model_file:
-            raise ValueError(
-                "Several devices are compared one worker each: leave --cluster, --compare, "
-                "--trace, --flops, --memory-bandwidth and --model-file out."
-            )
+        _refuse_beside_devices(
+            {
+                "--cluster": cluster,
+                "--nodes": nodes,
+                "--workers-per-node": workers_per_node,
+                "--option": option,
+                "--shares": shares,
+                "--compare": compare or None,
+                "--samples": samples,
+                "--jitter": jitter,
+                "--price": price,
+                "--host": host,
+                "--trace": trace,
+                "--flops": flops,
+                "--memory-bandwidth": memory_bandwidth,
+                "--model-file": model_file,
+                "--out": out,
+            }
+        )
         device_comparison.show(step, device.split(","), compiled=compiled, as_json=json)
         return
     if compare and cluster is None:
@@ -204,6 +219,15 @@ def predict(
     notes = [*predictions[0].warnings, *left_out, *too_close(predictions)]
     for note in notes:
         frame.note(f"Note: {note}")
+
+
+def _refuse_beside_devices(options: Mapping[str, object]) -> None:
+    """Nothing that was asked for is left undone without a word."""
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise ValueError(
+            f"Several devices are compared one worker each: leave out {', '.join(given)}."
+        )
 
 
 def _own_device(

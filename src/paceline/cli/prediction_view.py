@@ -126,7 +126,8 @@ def _run_columns(run: Run | None) -> tuple[str, ...]:
 def _title(prediction: Prediction) -> str:
     where = prediction.device
     if prediction.workers > 1:
-        where = f"{prediction.workers} x {prediction.device} on {prediction.nodes} nodes"
+        nodes = "1 node" if prediction.nodes == 1 else f"{prediction.nodes} nodes"
+        where = f"{prediction.workers} x {prediction.device} on {nodes}"
     return f"{prediction.model}, batch {prediction.batch}, {prediction.precision}, {where}"
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli import frame, report_options, step_options
+from paceline.cli.options import names_in
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,7 +82,9 @@ def study(
         found = run_study(
             step,
             cluster=chosen if nodes is None else chosen.with_nodes(nodes),
-            strategies=comparable_strategy_names() if strategy == "all" else strategy.split(","),
+            strategies=comparable_strategy_names()
+            if strategy == "all"
+            else names_in(strategy, "--strategy"),
             workers=workers,
             link=link,
             batch=batch,
@@ -127,7 +130,7 @@ def _maps(texts: list[str] | None) -> dict[str, Any]:
 
     if texts is None:
         return {}
-    pairs = [tuple(text.split(",")) for text in texts]
+    pairs = [tuple(text.replace("-", "_").split(",")) for text in texts]
     for text, pair in zip(texts, pairs, strict=True):
         if len(pair) != 2 or not set(pair) <= set(AXES) or pair[0] == pair[1]:
             raise ValueError(f"--map {text}: give two of {', '.join(AXES)}, as workers,link.")
@@ -182,6 +185,8 @@ def _show_axis(screen: Console, found: Study, axis: AxisName) -> None:
     texts = [
         format_bandwidth(float(f"{8 * value:.3g}") / 8, bits=True)
         if axis == "link"
+        else f"{value:,.0f}"
+        if axis in ("workers", "batch")
         else f"{value:,.4g}"
         for value in values
     ]

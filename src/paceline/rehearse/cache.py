@@ -84,9 +84,13 @@ class Known:
 
     def _suits_any_number(self, step: Step, choice: Choice, node_sizes: tuple[int, ...]) -> bool:
         """Whether a recording on two nodes stands for one on these."""
-        is_named, size = isinstance(choice.strategy, str), node_sizes[0]
+        is_named = isinstance(choice.strategy, str)
         if not is_named or len(set(node_sizes)) > 1 or len(node_sizes) == 1:
             return False
+        return self.is_same_on_more_nodes(step, choice, node_sizes[0])
+
+    def is_same_on_more_nodes(self, step: Step, choice: Choice, size: int) -> bool:
+        """Whether a strategy communicates the same on two nodes of this size and on three."""
         key = (*choice.key, size)
         if key not in self._suits:
             whole = self._worker(step, choice, (size,) * 2)(**_FIRST)

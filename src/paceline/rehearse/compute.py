@@ -97,11 +97,13 @@ def _bottleneck(
     *,
     serial: bool,
 ) -> Bottleneck:
-    if not serial and timeline.host_s > timeline.device_s:
-        return "host"
     arithmetic_s = sum(
         estimates[kernel].seconds for kernel in kernels if _is_arithmetic(kernel, model)
     )
+    # Beside a device the host limits if it takes longer; before it, if no part takes as long.
+    others_s = max(arithmetic_s, timeline.device_s - arithmetic_s) if serial else timeline.device_s
+    if timeline.host_s > others_s:
+        return "host"
     return "arithmetic" if arithmetic_s > timeline.device_s / 2 else "memory bandwidth"
 
 
@@ -146,8 +148,8 @@ def _host_notes(timeline: Timeline, host: Host, kernels: list[Kernel]) -> tuple[
         else ("A larger batch, torch.compile or CUDA graphs")
     )
     return (
-        f"The host limits this step: issuing it takes {1e3 * timeline.host_s:.3g} ms and the "
-        f"device {1e3 * timeline.device_s:.3g} ms. "
+        "The host limits what a worker computes: issuing it takes "
+        f"{1e3 * timeline.host_s:.3g} ms and the device {1e3 * timeline.device_s:.3g} ms. "
         f"{helps} help{'.' if host.source else unknown}",
     )
 

@@ -69,7 +69,7 @@ class Links:
             worker, what = arrival.worker, arrival.communication
             self.over[worker.number, what.ticket] = Over(end_s, what.links, agreed)
             share = worker.rules.interference.get(what.links, 0.0)
-            if np.any(share):
+            if share if isinstance(share, float) else np.any(share):
                 # What is slowed down takes as much from computing, over a longer time.
                 span = (start_s, end_s, share / factor)
                 worker.under_way += (spans.setdefault(id(worker.rules), span),)

@@ -18,13 +18,14 @@ from paceline.rehearse.play import play
 from paceline.rehearse.price import price
 from paceline.rehearse.record import Assumptions, Recording
 from paceline.rehearse.settle import settle
+from paceline.rehearse.settle_near import settle_near
 from paceline.rehearse.timeline import Timeline, Timelines
 from paceline.steps import Capture, Step
 from paceline.strategies import Strategy
 
-# Conditions that are timed together: their arrays fit into a cache. Where devices differ, each one
-# has an array of all kernels' times.
-_AT_ONCE, _DEVICES_AT_ONCE = 32768, 1024
+# Conditions that are timed together: more of them are not faster, and take more memory. Where
+# devices differ, each one has an array of all kernels' times.
+_AT_ONCE, _DEVICES_AT_ONCE = 65536, 1024
 
 
 class Rehearsal:
@@ -58,6 +59,10 @@ class Rehearsal:
     def capture(self) -> Capture:
         """The step's capture."""
         return self._known.capture
+
+    def is_same_on_more_nodes(self) -> bool:
+        """Whether this rehearsal can be retimed with another number of nodes."""
+        return self._known.is_same_on_more_nodes(self._step, self._choice, self._node_sizes[0])
 
     def record(self, assumed: Assumptions = Assumptions()) -> Recording:  # noqa: B008
         """What the workers do, if time is as assumed; the second time at once."""
@@ -93,17 +98,20 @@ class Rehearsal:
         kernel_model: KernelModel,
         *,
         capture: Capture | None = None,
+        near: npt.NDArray[np.int_] | None = None,
     ) -> Timelines:
         """Play the programs under many conditions at once.
 
         All nodes are alike. A number of workers other than the recorded one is possible where a
-        node's workers all do the same.
+        node's workers all do the same, another number of nodes where what they communicate does
+        not depend on it (:meth:`is_same_on_more_nodes`).
 
         Args:
             conditions: Numbers, or arrays of one length.
             kernel_model: What kernels take on the device that is made faster or slower.
             capture: Another capture of the step, with another batch size: the same calls on other
                 shapes. The strategy then does the same, and is not recorded again.
+            near: The lateness that conditions much like these were settled with: fewer plays.
 
         """
         recording = self.record()
@@ -121,15 +129,20 @@ class Rehearsal:
         several = _DEVICES_AT_ONCE if has_devices else _AT_ONCE
         at_once = 1 if recording.is_time_used else several
 
-        def timed(part: Conditions) -> Timeline:
+        def timed(part: Conditions, near: npt.NDArray[np.int_] | None) -> Timeline:
             def played(recording: Recording, *, left: npt.NDArray[np.bool_] | None) -> Timeline:
                 own = recording if capture is None else replace(recording, capture=capture)
                 some = part if left is None else part.only(left)
                 return play(price(own, kernel_model, some, call=self._known.call))
 
-            return settle(self.record, played)
+            if near is None or recording.is_time_used or not np.any(near):
+                return settle(self.record, played)
+            return settle_near(near, self.record, played)
 
-        return Timelines(parts=tuple(timed(part) for part in conditions.parts(at_once)))
+        parts = list(conditions.parts(at_once))
+        starts = range(0, len(parts) * at_once, at_once)
+        nears = [None if near is None else near[start : start + at_once] for start in starts]
+        return Timelines(parts=tuple(map(timed, parts, nears)))
 
 
 def has_same_calls(one: Capture, other: Capture) -> bool:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from paceline.rehearse.record import Assumptions, Recording
 from paceline.rehearse.timeline import Timeline
 
-_MOST_LATENESS = 64
+MOST_LATENESS = 64
 _MOST_READINGS = 64
 _TOLERANCE = 1e-9
 
@@ -54,7 +54,7 @@ def _settle_one(timeline: Timeline, record: _Record, play: _Play) -> Timeline:
     """Of one cluster: jump to where its exchanges should be there, and look on both sides."""
     early, fine = timeline, None
     is_near = True
-    for _ in range(_MOST_LATENESS):
+    for _ in range(MOST_LATENESS):
         low = early.recording.assumed.lateness
         missing = math.ceil(early.played.late_s / max(early.step_s, _TOLERANCE))
         # An exchange that takes longer than a period is waited for.
@@ -79,7 +79,7 @@ def _settle_one(timeline: Timeline, record: _Record, play: _Play) -> Timeline:
 def _settle_many(best: Timeline, record: _Record, play: Play) -> Timeline:
     """Under many conditions at once, which settle one after the other; only the others go on."""
     before = None
-    for lateness in range(1, _MOST_LATENESS):
+    for lateness in range(1, MOST_LATENESS):
         recording = record(Assumptions(lateness))
         communication = recording.communication
         if communication == before:  # who waits in the end does not ask any longer

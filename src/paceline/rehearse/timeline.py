@@ -41,6 +41,8 @@ class Timeline:
     played: Played
     recording: Recording
     roles: tuple[Role, ...]
+    lateness: npt.NDArray[np.int_] | None = None
+    """Of many conditions: that of the recording which each was settled with."""
 
     @property
     def steps_s(self) -> Any:
@@ -76,7 +78,10 @@ class Timeline:
         ends_s[..., premature] = later_s
         late_s = np.zeros(premature.shape)
         late_s[premature] = later.played.late_s
-        return replace(self, played=replace(self.played, ends_s=ends_s, late_s=late_s))
+        lateness = np.zeros(premature.shape, int) if self.lateness is None else self.lateness.copy()
+        lateness[premature] = later.recording.assumed.lateness
+        played = replace(self.played, ends_s=ends_s, late_s=late_s)
+        return replace(self, played=played, lateness=lateness)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +106,16 @@ class Timelines:
         """Seconds per step in the phase that most of a run is in."""
         joined: Numbers = _joined([part.step_s for part in self.parts])
         return joined
+
+    @property
+    def lateness(self) -> npt.NDArray[np.int_]:
+        """Of each condition: that of the recording which it was settled with."""
+        return np.concatenate(
+            [
+                np.zeros(np.size(part.step_s), int) if part.lateness is None else part.lateness
+                for part in self.parts
+            ]
+        )
 
 
 def _joined(parts: Sequence[Any]) -> Any:

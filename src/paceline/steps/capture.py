@@ -269,7 +269,7 @@ def _errors_in_words(step: Step) -> Iterator[None]:
         raise
     except Exception as problem:
         shapes = ", ".join(str(tuple(each.shape)) for each in tensors_in(step.inputs))
-        sentence = " ".join(str(problem).split())[:300]
+        sentence = " ".join(str(problem).split())[:300].rstrip(".")
         raise ValueError(
             f"{step.title} fails on an input of shape {shapes}: {sentence}; "
             "check the input's shape and the loss."

@@ -105,6 +105,11 @@ class PostLocalSgd(LocalSgd):
         is_synchronous = self.step < self.sync_steps
         return self.workers.world if is_synchronous else super().lockstep()
 
+    def skip_steps(self, num_steps: int) -> None:
+        """Periods are counted from the last of the synchronous steps, also from a skipped one."""
+        super().skip_steps(num_steps)
+        self._last_starts = [start + num_steps for start in self._last_starts]
+
     def is_due(self, fragment: int) -> bool:
         """Every ``period`` steps, counted from the end of the synchronous ones."""
         if self.step <= self.sync_steps:

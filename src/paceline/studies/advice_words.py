@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.cluster import Cluster
-from paceline.cluster.units import format_size
+from paceline.cluster.units import write_size
 from paceline.studies.candidates import Candidate, Variant
 from paceline.studies.words import counted
 
@@ -87,7 +87,7 @@ def way_of(variant: Variant) -> str:
     if variant.period:
         parts.append(f"B = {variant.period}, W = {variant.delay}, wire {variant.wire}")
     if "bucket_bytes" in variant.options:
-        parts.append(f"buckets of {format_size(variant.options['bucket_bytes'])}")
+        parts.append(f"buckets of {write_size(variant.options['bucket_bytes'])}")
     return ", ".join(parts)
 
 

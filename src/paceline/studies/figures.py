@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from paceline.studies.palette import GREY, Style
 from paceline.studies.points import Array
 
 _MOST_TICKS = 6
+_LABEL_LETTERS = 24  # of a line; on a phone more would leave no room for the chart
 # Mantissas of ticks, from many to few per decade.
 _MANTISSAS = ((1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0), (1.0, 2.0, 5.0), (1.0,))
 
@@ -134,11 +136,16 @@ def filling(style: Style) -> dict[str, Any]:
 
 
 def label_axis(labels: Sequence[str]) -> dict[str, Any]:
-    """A vertical axis of names, the first one on top."""
+    """A vertical axis of names, the first one on top; long ones have several lines."""
+    names = [chart_text(label) for label in reversed(labels)]
     return {
         "title": {},
         "categoryorder": "array",
-        "categoryarray": [chart_text(label) for label in reversed(labels)],
+        "categoryarray": names,
+        "tickvals": names,
+        "ticktext": [
+            "<br>".join(map(chart_text, wrap(label, _LABEL_LETTERS))) for label in reversed(labels)
+        ],
     }
 
 

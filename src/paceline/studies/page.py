@@ -95,7 +95,9 @@ class Page:
     code: Mapping[str, str] = field(default_factory=dict)
     """Lines to copy, by what they are for."""
     findings: Sequence[str] = ()
+    findings_heading: str = "Findings"
     warnings: Sequence[str] = ()
+    warnings_heading: str = "Warnings"
     sections: Sequence[Section] = ()
 
 
@@ -119,8 +121,8 @@ def page_html(page: Page) -> str:
             f"<h2>{escape(what)}</h2><pre>{escape(lines)}</pre>"
             for what, lines in page.code.items()
         ),
-        findings=_list_html("Findings", page.findings),
-        warnings=_list_html("Warnings", page.warnings),
+        findings=_list_html(page.findings_heading, page.findings),
+        warnings=_list_html(page.warnings_heading, page.warnings),
         sections="".join(map(_section_html, page.sections, names)),
         version=escape(__version__),
         data=script_json([_section_data(s, n) for s, n in zip(page.sections, names, strict=True)]),
@@ -279,9 +281,11 @@ def _table_html(table: TextTable) -> str:
     rows = "".join(
         f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in table.rows
     )
+    # Numbers in the first column take less room than names.
+    kind = ' class="numbered"' if all(row[0].isdigit() for row in table.rows) else ""
     return (
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
-        "</div>"
+        f'<div class="scroll"><table{kind}><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
     )
 
 

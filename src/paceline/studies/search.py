@@ -136,7 +136,8 @@ class Search:
         if not scores:
             return None
         least = min(score.violation for score in scores.values())
-        allowed = least + (RESOLUTION if least > 0 else 0.0)
+        # A violation is a ratio less 1.
+        allowed = (1 + least) * (1 + RESOLUTION) - 1 if least > 0 else 0.0
         kept = {one: score for one, score in scores.items() if score.violation <= allowed}
         limit = min(score.objective(self.wishes) for score in kept.values()) * (1 + RESOLUTION)
         close = [one for one, score in kept.items() if score.objective(self.wishes) <= limit]

@@ -18,6 +18,7 @@ from paceline.steps import Step
 from paceline.strategies import Strategy, comparable_strategy_names, name_and_options
 from paceline.studies.axes import Axes, AxisName, make_axes
 from paceline.studies.crossings import Curve, crossings_of, told_once
+from paceline.studies.doubt import doubt_of_step, efficiency_range
 from paceline.studies.placement import num_nodes_of
 from paceline.studies.points import SCALINGS, Array, Points, Scaling, make_points
 from paceline.studies.roofline import RooflineKernel, roofline_kernels
@@ -179,23 +180,33 @@ def _table(points: Points, timing: Timing, progress: Progress) -> StudyTable:
     for number, batch in enumerate(batches):  # what takes long is captured here
         progress(f"capture of batch {batch}", number * len(points) // len(batches), total)
         timing.capture_of(int(batch))
-    alone_s = timing.alone_s(points)
+    alone = timing.alone(points)
     progress("all workers", len(points), total)
-    steps_s = timing.steps_s(points)
+    timed = timing.timed(points)
     gains: dict[str, Array] = {}
     for number, resource in enumerate(RESOURCES, start=2):
         progress(f"more of {resource}", number * len(points), total)
-        gains[resource] = 1 - timing.steps_s(points, resource) / steps_s
+        gains[resource] = 1 - timing.timed(points, resource, like=timed).steps_s / timed.steps_s
     progress("done", total, total)
-    return StudyTable(columns=_columns(points, timing, alone_s, steps_s, gains))
+    return StudyTable(columns=_columns(points, timing, alone, timed.steps_s, gains))
 
 
 def _columns(
-    points: Points, timing: Timing, alone_s: Array, steps_s: Array, gains: Mapping[str, Array]
+    points: Points,
+    timing: Timing,
+    alone: tuple[Array, Array],
+    steps_s: Array,
+    gains: Mapping[str, Array],
 ) -> dict[str, Array]:
+    alone_s, device_s = alone
     per_s = points.workers * points.batch / steps_s
     exposed_s = np.maximum(steps_s - alone_s, 0.0)
-    uncertainty, of_efficiency = _uncertainties(points, timing, exposed_s / steps_s)
+    doubts: dict[str, Any] = {
+        "kernels": _by_batch(points, lambda batch: timing.compute_of(batch).uncertainty),
+        "links": link_uncertainty(timing.cluster),
+    }
+    uncertainty = doubt_of_step(exposed_s / steps_s, **doubts)
+    least, most = efficiency_range(alone_s / steps_s, exposed_s / steps_s, **doubts)
     slowest, quickest = 1 + uncertainty, np.maximum(1 - uncertainty, 0.0)
     nodes = num_nodes_of(points.workers, timing.workers_per_node)
     price = timing.cluster.node_kinds[0].price_per_hour
@@ -215,15 +226,15 @@ def _columns(
         "step_s": steps_s,
         "low_s": steps_s * quickest,
         "high_s": steps_s * slowest,
+        "compute_s": device_s,
         "exposed_communication_s": exposed_s,
+        "host_s": np.maximum(steps_s - exposed_s - device_s, 0.0),
         "throughput_per_s": per_s,
         "throughput_low_per_s": per_s / slowest,
         "throughput_high_per_s": per_s / np.maximum(quickest, 1e-9),
         "efficiency": alone_s / steps_s,
-        "efficiency_low": alone_s / steps_s * np.maximum(1 - of_efficiency, 0.0),
-        "efficiency_high": np.clip(
-            alone_s / steps_s * (1 + of_efficiency), None, np.maximum(alone_s / steps_s, 1.0)
-        ),
+        "efficiency_low": least,
+        "efficiency_high": most,
         "dollars_per_million_samples": dollars,
         "dollars_low_per_million_samples": dollars * quickest,
         "dollars_high_per_million_samples": dollars * slowest,
@@ -231,18 +242,6 @@ def _columns(
         "bottleneck": np.array(RESOURCES)[np.argmax([gains[name] for name in RESOURCES], axis=0)],
         **{f"gain_{name.replace(' ', '_')}": gain for name, gain in gains.items()},
     }
-
-
-def _uncertainties(points: Points, timing: Timing, exposed_share: Array) -> tuple[Array, Array]:
-    """Of the step time, and of the efficiency: one standard deviation, relative.
-
-    An efficiency c / (c + e) hardly depends on an error that all kernels share: only the exposed
-    share e / (c + e) of the errors of kernels and links is left in its logarithm.
-    """
-    own = _by_batch(points, lambda batch: timing.compute_of(batch).uncertainty)
-    link = link_uncertainty(timing.cluster)
-    of_step = np.hypot((1 - exposed_share) * own, exposed_share * link)
-    return np.asarray(of_step), np.asarray(exposed_share * np.hypot(own, link))
 
 
 def _by_batch(points: Points, value: Callable[[int], float]) -> Array:

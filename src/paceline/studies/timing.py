@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -29,6 +29,17 @@ Resource = Literal[
 RESOURCES: tuple[Resource, ...] = get_args(Resource)
 MORE = 1.1
 """How much more of a resource its gain is told for."""
+_MOST_RECORDED = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """What points were timed to take."""
+
+    steps_s: Array
+    """Seconds per step."""
+    lateness: Array
+    """How late exchanges are found to be there, which helps to time points like these."""
 
 
 @dataclass(kw_only=True)
@@ -73,20 +84,59 @@ class Timing:
 
     def alone_s(self, points: Points) -> Array:
         """Seconds per step of one worker that waits for nobody."""
-        found = np.empty(len(points))
+        return self.alone(points)[0]
+
+    def alone(self, points: Points) -> tuple[Array, Array]:
+        """Seconds per step of one worker that waits for nobody: in all, and on its device."""
+        found, device_s = np.empty(len(points)), np.empty(len(points))
         for places in _together(points.batch, _is_other_device(points)):
             batch = int(points.batch[places[0]])
-            found[places] = self._alone_s(self._conditions(points.take(places)), batch)
-        return found
+            own = self._conditions(points.take(places))
+            found[places], device_s[places] = self._alone(own, batch)
+        return found, device_s
 
-    def steps_s(self, points: Points, more: Resource | None = None) -> Array:
-        """Seconds per step; with ``more``, where there is a tenth more of that resource."""
-        found = np.empty(len(points))
-        for places in groups(points, self.workers_per_node):
+    def steps_s(self, points: Points) -> Array:
+        """Seconds per step."""
+        return self.timed(points).steps_s
+
+    def timed(
+        self, points: Points, more: Resource | None = None, *, like: Timed | None = None
+    ) -> Timed:
+        """Time points.
+
+        Args:
+            points: What is timed.
+            more: A resource of which there is a tenth more.
+            like: The same points with a little more or less of something, which were timed before.
+        """
+        found = Timed(steps_s=np.empty(len(points)), lateness=np.zeros(len(points), dtype=int))
+        recorded_for = self._recorded_for(points)
+        for places in groups(points, self.workers_per_node, recorded_for):
             some = points.take(places)
             conditions = with_more(self._conditions(some), more)
-            found[places] = self._group_s(some, conditions)
+            sizes = self._sizes(int(some.workers[0]), is_own=bool(recorded_for[places[0]]))
+            near = None if like is None else like.lateness[places]
+            own = self._group(some, conditions, sizes, near)
+            found.steps_s[places], found.lateness[places] = own.steps_s, own.lateness
         return found
+
+    def _recorded_for(self, points: Points) -> Array:
+        """The number of workers where it decides what a strategy communicates, else 0."""
+        several = points.workers > self.workers_per_node
+        found = np.zeros(len(points), dtype=int)
+        for title in np.unique(points.strategy).tolist():
+            own = points.strategy == title
+            inside, across = own & ~several, own & several
+            if title in self.strategies:  # nobody knows what somebody's own does inside a node
+                found[inside] = points.workers[inside]
+            if np.any(across):
+                pair = self._rehearsal(self.step, title, [self.workers_per_node] * 2)
+                if not pair.is_same_on_more_nodes():
+                    found[across] = points.workers[across]
+        return found
+
+    def _rehearsal(self, step: Step, title: str, sizes: Sequence[int]) -> Rehearsal:
+        return Rehearsal(step, self.strategies.get(title, title), node_sizes=sizes)
 
     @property
     def _slowdown(self) -> float:
@@ -104,23 +154,41 @@ class Timing:
             node=node,
         )
 
-    def _group_s(self, points: Points, conditions: Conditions) -> Array:
+    def _group(
+        self, points: Points, conditions: Conditions, sizes: Sequence[int], near: Array | None
+    ) -> Timed:
         """Points of one strategy, one batch size and one shape of cluster."""
-        batch, num_workers = int(points.batch[0]), int(points.workers[0])
-        if num_workers == 1:
-            return np.broadcast_to(self._alone_s(conditions, batch), len(points))
-        is_one_node = num_workers <= self.workers_per_node
-        sizes = [num_workers] if is_one_node else [self.workers_per_node] * 2
+        batch, at_once = int(points.batch[0]), np.zeros(len(points), dtype=int)
+        if sizes == [1]:
+            alone_s = np.broadcast_to(self._alone(conditions, batch)[0], len(points))
+            return Timed(steps_s=alone_s, lateness=at_once)
         # What a strategy does hardly ever depends on the batch size: one recording serves all.
         base, own = self.capture_of(self.step.batch), self.capture_of(batch)
         is_shared = has_same_calls(base, own)
         step = self.step if is_shared else self.step_of(batch)
-        title = str(points.strategy[0])
-        rehearsal = Rehearsal(step, self.strategies.get(title, title), node_sizes=sizes)
-        timed = rehearsal.retime(conditions, self.kernel_model, capture=own if is_shared else None)
-        return np.broadcast_to(np.asarray(timed.step_s), len(points))
+        rehearsal = self._rehearsal(step, str(points.strategy[0]), sizes)
+        timed = rehearsal.retime(
+            conditions, self.kernel_model, capture=own if is_shared else None, near=near
+        )
+        return Timed(
+            steps_s=np.broadcast_to(np.asarray(timed.step_s), len(points)),
+            lateness=np.broadcast_to(timed.lateness, len(points)),
+        )
 
-    def _alone_s(self, conditions: Conditions, batch: int) -> Array:
+    def _sizes(self, num_workers: int, *, is_own: bool) -> list[int]:
+        """The nodes that are recorded: one, two for any number, or exactly so many."""
+        per_node = self.workers_per_node
+        if num_workers <= per_node:
+            return [num_workers]
+        num_nodes = num_workers // per_node if is_own else 2
+        if num_nodes > _MOST_RECORDED:
+            raise ValueError(
+                "A strategy whose messages grow with the number of nodes is studied on at most "
+                f"{_MOST_RECORDED:,} of them, not on {num_nodes:,}."
+            )
+        return [per_node] * num_nodes
+
+    def _alone(self, conditions: Conditions, batch: int) -> tuple[Array, Array]:
         calls = self.capture_of(batch).calls
         device_s = device_calls_s(
             calls,
@@ -131,23 +199,31 @@ class Timing:
         host_s = self.compute_of(batch).timeline.host_s / conditions.host
         device_s = self._slowdown * device_s
         both = host_s + device_s if is_serial(self.kernel_model) else np.maximum(host_s, device_s)
-        return np.asarray(both)
+        return np.asarray(both), np.asarray(device_s)
 
 
-def groups(points: Points, per_node: int) -> Iterator[Array]:
-    """Places of the points that one recording can time together."""
+def groups(points: Points, per_node: int, recorded_for: Array) -> Iterator[Array]:
+    """Places of the points that one recording can time together.
+
+    Args:
+        points: All of them.
+        per_node: Workers of a node.
+        recorded_for: Of each point: the number of workers that its recording is for, 0 for any.
+    """
     several = points.workers > per_node
     # Inside one node all workers do the same, in any number but one: a worker alone communicates
     # nothing.
     shape = np.where(several, 3, np.minimum(points.workers, 2))
     _, strategies = np.unique(points.strategy, return_inverse=True)
-    yield from _together(strategies, points.batch, shape, _is_other_device(points))
+    yield from _together(strategies, points.batch, shape, _is_other_device(points), recorded_for)
 
 
 def _together(*columns: Array) -> Iterator[Array]:
     """Places of the points that are the same in all columns."""
-    _, group = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-    group = np.ravel(group)
+    group = np.zeros(len(columns[0]), dtype=int)
+    for column in columns:  # many times as fast as to compare whole rows
+        values, places = np.unique(column, return_inverse=True)
+        _, group = np.unique(group * len(values) + np.ravel(places), return_inverse=True)
     order = np.argsort(group, kind="stable")
     yield from np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
 

@@ -85,8 +85,9 @@ def judge(wish: str, limit: float, value: float, high: float) -> Verdict:
     takes = "takes" if wish == "deadline" else "costs"
     if value > limit:
         sentence = (
-            f"The {wish} of {text(limit)} cannot be met: the best run found {takes} {text(value)}, "
-            f"{text(value - limit)} or {_more(value / limit)}."
+            f"The {wish} of {text(limit)} cannot be met: the run {takes} {text(value)}, which is "
+            f"{text(value - limit)} too {'long' if wish == 'deadline' else 'much'} "
+            f"({_more(value / limit)})."
         )
     elif high > limit:
         sentence = (

@@ -16,6 +16,7 @@ from paceline.studies.roofline import RooflineKernel
 
 _NUM_NAMED = 6
 _LARGEST_PX = 44
+_LEAST_SHARE = 0.001
 
 
 def roofline_section(kernels: Sequence[RooflineKernel], device: Device) -> Section | None:
@@ -49,20 +50,25 @@ def _figure(
     device: Device,
 ) -> Figure:
     intensities = [kernel.intensity for kernel in kernels]
-    reached = [kernel.flops for kernel in kernels]
+    # A kernel that takes next to no time is a dot that nobody sees; it does not stretch the axis.
+    total_s = sum(kernel.total_s for kernel in kernels)
+    reached = [kernel.flops for kernel in kernels if kernel.total_s >= _LEAST_SHARE * total_s]
     peaks = sorted({kernel.peak_flops for kernel in kernels})
     low = min(intensities) / 3
-    high = max(*intensities, 4 * peaks[-1] / device.memory_bandwidth_bytes_per_s)
+    high = max(2 * max(intensities), 4 * peaks[-1] / device.memory_bandwidth_bytes_per_s)
     longest_s = max(kernel.total_s for kernel in kernels)
-    traces = _roofs(peaks, device, low, high)
+    roofs = _roofs(peaks, device, low, high)
+    traces = [{**roof, "mode": "lines", "text": None} for roof in roofs]
     for family, style in legend.items():
         own = [kernel for kernel in kernels if kernel.family == family]
         traces.append(_marks(own, largest, family.replace("_", " "), style, longest_s))
+    # Behind the marks their names could not be read.
+    traces += [{**roof, "mode": "text"} for roof in roofs]
     return figure(
         traces,
         height=440,
         xaxis=log_axis("FLOP per byte", [low, high]),
-        yaxis=log_axis("FLOP/s reached", [min(reached) / 2, 2 * peaks[-1]], text=format_speed),
+        yaxis=log_axis("FLOP/s reached", [min(reached) / 2, 4 * peaks[-1]], text=format_speed),
     )
 
 
@@ -78,7 +84,6 @@ def _roofs(peaks: Sequence[float], device: Device, low: float, high: float) -> l
         np.array([low, ridge]) * bandwidth,
         text=[f"memory, {format_bandwidth(bandwidth)}", ""],
         textposition="top right",
-        mode="lines+text",
     )
     flat = [
         guide(
@@ -86,7 +91,6 @@ def _roofs(peaks: Sequence[float], device: Device, low: float, high: float) -> l
             np.array([peak, peak]),
             text=["", f"{names[peak] or 'arithmetic'}, {format_speed(peak)}"],
             textposition="top left",
-            mode="lines+text",
         )
         for peak in peaks
     ]

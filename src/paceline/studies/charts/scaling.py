@@ -20,6 +20,12 @@ from paceline.studies.palette import styles_of
 from paceline.studies.points import Scaling
 from paceline.studies.study import Study
 
+_COLUMNS = (
+    *("step_s", "low_s", "high_s"),
+    *("throughput_per_s", "throughput_low_per_s", "throughput_high_per_s"),
+    *("efficiency", "efficiency_low", "efficiency_high"),
+)
+
 
 def scaling_section(study: Study) -> Section | None:
     """How training scales; None where the number of workers was not varied."""
@@ -37,9 +43,7 @@ def scaling_section(study: Study) -> Section | None:
             )
             for scaling in scalings_of(study)
         },
-        csv=csv_of(
-            rows, *SHARED_COLUMNS, "step_s", "low_s", "high_s", "throughput_per_s", "efficiency"
-        ),
+        csv=csv_of(rows, *SHARED_COLUMNS, *_COLUMNS),
         legend=styles_of(strategies_of(study)),
     )
 
@@ -48,8 +52,7 @@ def _throughput(study: Study, scaling: Scaling) -> Figure:
     traces, reached, hover = [], [], f"{hover_value('workers')}<br>%{{y:,.0f}} samples/s"
     for strategy, style, rows in curves_of(study, "workers", scaling):
         per_s = rows["throughput_per_s"]
-        samples = per_s * rows["step_s"]
-        band = (samples / rows["high_s"], samples / np.maximum(rows["low_s"], 1e-12))
+        band = (rows["throughput_low_per_s"], rows["throughput_high_per_s"])
         traces += line(strategy, style, rows["workers"], per_s, hover, band=band)
         reached += [*band, per_s / rows["efficiency"]]
     traces.insert(0, guide(rows["workers"], per_s / rows["efficiency"]))
@@ -64,7 +67,8 @@ def _efficiency(study: Study, scaling: Scaling) -> Figure:
     hover = f"{hover_value('workers')}<br>efficiency %{{y:.1%}}"
     traces = []
     for strategy, style, rows in curves_of(study, "workers", scaling):
-        traces += line(strategy, style, rows["workers"], rows["efficiency"], hover)
+        band = (rows["efficiency_low"], rows["efficiency_high"])
+        traces += line(strategy, style, rows["workers"], rows["efficiency"], hover, band=band)
     traces.insert(0, guide(rows["workers"], np.ones(len(rows))))
     return figure(
         traces,

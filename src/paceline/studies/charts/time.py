@@ -19,11 +19,11 @@ from paceline.studies.points import Scaling
 from paceline.studies.study import Study
 from paceline.studies.table import StudyTable
 
-_PARTS = {name: TIME_STYLES[name] for name in ("compute", "communication and waiting")}
+_PARTS = {name: TIME_STYLES[name] for name in ("compute", "host", "communication and waiting")}
 
 
 def time_section(study: Study) -> Section | None:
-    """Compute and exposed communication, one view per strategy; None without workers varied."""
+    """Device, host and exposed communication, by strategy; None without workers varied."""
     scalings = scalings_of(study)
     if not scalings:
         return None
@@ -31,7 +31,8 @@ def time_section(study: Study) -> Section | None:
     return Section(
         heading="Where the time goes",
         how_to_read="The upper part is communication that no computation hides, and waiting for "
-        "slower workers; with a constant global batch, as a share of the step.",
+        "slower workers, below it the device waits for its host; with a constant global batch, as "
+        "a share of the step.",
         views={
             strategy: [
                 Panel(
@@ -42,15 +43,17 @@ def time_section(study: Study) -> Section | None:
             ]
             for strategy in strategies_of(study)
         },
-        csv=csv_of(rows, *SHARED_COLUMNS, "step_s", "exposed_communication_s"),
+        csv=csv_of(
+            rows, *SHARED_COLUMNS, "step_s", "compute_s", "host_s", "exposed_communication_s"
+        ),
         legend=_PARTS,
         is_filled=True,
     )
 
 
 def _time_parts(study: Study, rows: StudyTable, scaling: Scaling) -> Figure:
-    exposed = rows["exposed_communication_s"]
-    parts = dict(zip(_PARTS, (rows["step_s"] - exposed, exposed), strict=True))
+    exposed, host = rows["exposed_communication_s"], rows["host_s"]
+    parts = dict(zip(_PARTS, (rows["step_s"] - exposed - host, host, exposed), strict=True))
     hover = f"{hover_value('workers')}<br>%{{y:.3s}}s"
     traces = [
         {

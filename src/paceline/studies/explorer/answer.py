@@ -11,6 +11,7 @@ import numpy as np
 from paceline.cluster.units import format_bandwidth
 from paceline.studies.axes import AXES, Axes, AxisName
 from paceline.studies.crossings import EFFICIENT, first_for_good
+from paceline.studies.doubt import doubt_of_step, efficiency_range
 from paceline.studies.explorer.figures import Curve, figures_of
 from paceline.studies.explorer.question import Question, Sliders
 from paceline.studies.explorer.scene import Scene, Slab
@@ -66,7 +67,10 @@ def _curve(scene: Scene, strategy: str, sliders: Sliders) -> Curve | None:
         return None
     workers = np.array(scene.axes.workers)
     exposed_s = np.maximum(found.step_s - found.alone_s, 0.0)
-    uncertainty = scene.uncertainty(sliders.batch, exposed_s / found.step_s)
+    doubts = scene.doubts(sliders.batch)
+    uncertainty = doubt_of_step(exposed_s / found.step_s, **doubts)
+    efficiency = np.minimum(found.alone_s / found.step_s, 1.0)
+    least, most = efficiency_range(efficiency, exposed_s / found.step_s, **doubts)
     return Curve(
         workers=workers,
         step_s=found.step_s,
@@ -74,7 +78,9 @@ def _curve(scene: Scene, strategy: str, sliders: Sliders) -> Curve | None:
         high_s=found.step_s * (1 + uncertainty),
         exposed_s=exposed_s,
         throughput_per_s=workers * scene.axes.batch[sliders.batch] / found.step_s,
-        efficiency=np.minimum(found.alone_s / found.step_s, 1.0),
+        efficiency=efficiency,
+        efficiency_low=least,
+        efficiency_high=most,
         is_exact=found.is_exact,
     )
 
@@ -93,7 +99,11 @@ def _numbers(
             digits(samples / step_s),
             f"{digits(samples / high_s)} to {digits(samples / max(low_s, step_s / 10))}",
         ),
-        ("efficiency", f"{curve.efficiency[at]:.0%}", "of perfect scaling"),
+        (
+            "efficiency",
+            f"{curve.efficiency[at]:.0%}",
+            f"{curve.efficiency_low[at]:.0%} to {curve.efficiency_high[at]:.0%}",
+        ),
         ("limited by", max(gains, key=lambda name: gains[name]) if gains else "…", _best(gains)),
         ("memory", *_memory(scene, sliders.batch)),
     ]

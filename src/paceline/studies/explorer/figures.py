@@ -36,6 +36,8 @@ class Curve:
     exposed_s: Array
     throughput_per_s: Array
     efficiency: Array
+    efficiency_low: Array
+    efficiency_high: Array
     is_exact: bool
 
 
@@ -95,7 +97,8 @@ def _efficiency(curves: Mapping[str, Curve], styles: Mapping[str, Style], worker
     traces: list[dict[str, Any]] = []
     for name, curve in curves.items():
         hover = "%{x:,} workers<br>efficiency %{y:.1%}"
-        traces += line(name, styles[name], curve.workers, curve.efficiency, hover)
+        band = (curve.efficiency_low, curve.efficiency_high)
+        traces += line(name, styles[name], curve.workers, curve.efficiency, hover, band=band)
     axis = linear_axis("of perfect scaling", tickformat=".0%", range=[0, 1.05])
     return figure(traces, yaxis=axis, **_axes(curves, worker))
 

@@ -153,12 +153,11 @@ class Scene:
         seconds = float(self._alone[own][slab.arithmetic, slab.memory_bandwidth])
         return seconds * self.axes.batch[slab.batch] / self.axes.batch[own]
 
-    def uncertainty(self, batch: int, exposed_share: Array) -> Array:
-        """Relative, one standard deviation, as a prediction has it."""
+    def doubts(self, batch: int) -> dict[str, float]:
+        """About kernels and about links: relative, one standard deviation."""
         nearest = min(self._alone, key=lambda place: abs(place - batch))
         own = self.timing.compute_of(self.axes.batch[nearest]).uncertainty
-        link = link_uncertainty(self.cluster)
-        return np.asarray(np.hypot((1 - exposed_share) * own, exposed_share * link))
+        return {"kernels": own, "links": link_uncertainty(self.cluster)}
 
     def memory_bytes(self, batch: int) -> int | None:
         """Peak memory of one worker; None while the batch size is not captured."""
@@ -181,9 +180,11 @@ class Scene:
             link=np.array([self.axes.link[sliders.link]]),
         )
         with self._lock:
-            own_s = self.timing.steps_s(point)[0]
+            own = self.timing.timed(point)
             found: dict[str, float] = {
-                name: 1 - float(self.timing.steps_s(point, name)[0] / own_s) for name in RESOURCES
+                name: 1
+                - float(self.timing.timed(point, name, like=own).steps_s[0] / own.steps_s[0])
+                for name in RESOURCES
             }
         self._gains[strategy, sliders] = found
 

@@ -37,9 +37,11 @@ def advice_page(advice: Mapping[str, Any]) -> Page:
     return Page(
         title=f"{advice['model']} on {advice['cluster']}: what to do",
         summary=_summary(advice),
-        overview=_overview(ways),
-        findings=[*_wishes(advice["wishes"]), *advice["cautions"]],
+        overview=_overview(advice["changes"], advice["alternatives"]),
+        findings=advice["cautions"],
+        findings_heading="What it may cost",
         warnings=advice["notes"],
+        warnings_heading="Notes",
         sections=[
             *(section for section in sections if section is not None),
         ],
@@ -55,12 +57,10 @@ def advice_page(advice: Mapping[str, Any]) -> Page:
 
 def _summary(advice: Mapping[str, Any]) -> list[str]:
     found, last = advice["prediction"], advice["changes"][-1]
-    low, high = last["over_plain_range"]
     texts = [
         f"Advised: {advice['setting']}.",
         f"A step then takes {with_range(found['step_s'], *found['range_s'])}: "
-        f"{digits(found['throughput_per_s'])} samples/s, {digits(last['over_plain'])} times plain "
-        f"DDP's ({digits(low)} to {digits(high)}).",
+        f"{digits(found['throughput_per_s'])} samples/s, {_compared(last)}.",
     ]
     run = found.get("run")
     if run is not None:
@@ -68,24 +68,44 @@ def _summary(advice: Mapping[str, Any]) -> list[str]:
         texts.append(
             f"The run of {run['samples']:,} samples takes {run_length(run['seconds'])}{price}."
         )
-    return texts
+    return [*texts, *_wishes(advice["wishes"])]
+
+
+def _compared(way: Mapping[str, Any]) -> str:
+    is_plain = way["over_plain_range"][0] == way["over_plain_range"][1]
+    return "as plain DDP" if is_plain else f"{_times(way)} plain DDP's"
+
+
+def _times(way: Mapping[str, Any]) -> str:
+    low, high = way["over_plain_range"]
+    return f"{digits(way['over_plain'])} times ({digits(low)} to {digits(high)})"
 
 
 def _wishes(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
     return [str(verdict["sentence"]) for verdict in verdicts if "sentence" in verdict]
 
 
-def _overview(ways: Sequence[Mapping[str, Any]]) -> TextTable:
+def _overview(
+    changes: Sequence[Mapping[str, Any]], alternatives: Sequence[Mapping[str, Any]]
+) -> TextTable:
+    ways = [*changes, *alternatives]
+    has_prices = all(way["dollars_per_million_samples"] is not None for way in ways)
+    what = [
+        *(str(way["what"]) for way in changes),
+        *(f"instead: {way['what']}" for way in alternatives),
+    ]
     return TextTable(
-        header=("what", "time per step", "samples/s", "efficiency", "over plain DDP"),
+        header=("what", "time per step", "samples/s", "efficiency", "over plain DDP")
+        + (("$ per million samples",) if has_prices else ()),
         rows=[
             (
-                way["what"],
+                name,
                 duration(way["step_s"]),
                 digits(way["throughput_per_s"]),
                 f"{way['scaling_efficiency']:.0%}",
-                f"× {digits(way['over_plain'])}",
+                "1" if way["over_plain_range"][0] == way["over_plain_range"][1] else _times(way),
+                *((digits(way["dollars_per_million_samples"]),) if has_prices else ()),
             )
-            for way in ways
+            for name, way in zip(what, ways, strict=True)
         ],
     )
