@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from paceline.cli import doctor as doctor_command
 from paceline.doctor.comparison import compare, compare_clocks
+from paceline.doctor.doctor import Examination
 from paceline.doctor.environment import check_environment
 from paceline.doctor.facts import Facts, collect_facts
 from paceline.doctor.finding import Finding, worst
@@ -194,3 +196,17 @@ def test_clocks() -> None:
     assert worst(compare_clocks({4: (0.01, 0.001)})) == "ok"
     found = only(list(compare_clocks({4: (-2.5, 0.001), 8: (0.3, 0.5)})), "warning")
     assert found.startswith("the clock of worker 4 is 2.5 s behind worker 0's")
+
+
+def test_names_are_shown_in_full(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A control character takes more room once it can be seen; no word may fall off for it."""
+    monkeypatch.setenv("COLUMNS", "80")
+    text = "host\x1b[31m\x07\x07\x07\x07\x07 has a name that moves the cursor and is long enough"
+    found = Finding(topic="links", level="broken", text=text, remedy="call it\x1b[2J otherwise")
+    doctor_command._show(Examination(findings=(found,), facts={}, num_workers=1))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert r"host\x1b[31m\x07\x07\x07\x07\x07 has a name that moves the" in shown
+    assert "cursor and is long enough" in shown
+    assert r"-> call it\x1b[2J otherwise" in shown

@@ -53,7 +53,7 @@ def train(
     folder: Path,
     kind: type[Trainer] = PacelineTrainer,
     *,
-    resume: str | None = None,
+    resume: str | bool | None = None,
     trainer_options: dict[str, Any] | None = None,
     **options: Any,
 ) -> tuple[Trainer, torch.Tensor]:
@@ -163,8 +163,15 @@ def resume(folder: Path) -> dict[str, Any]:
         whole, parameters = train(own, trainer_options=strategy(name, **options), **saving)
         last = GPT2LMHeadModel.from_pretrained(own / f"checkpoint-{NUM_STEPS}")
         half = str(own / "checkpoint-3")
+        # As a job leaves it that is killed while it saves: the one before is then the newest.
+        dist.barrier()
+        (own / f"checkpoint-{NUM_STEPS}" / "trainer_state.json").unlink(missing_ok=True)
+        dist.barrier()
         resumed, again = train(
-            own, trainer_options=strategy(name, **options), resume=half, **saving
+            own,
+            trainer_options=strategy(name, **options),
+            resume=half if name == "sync" else True,
+            **saving,
         )
         assert whole.pace is not None and resumed.pace is not None
         result[name] = {

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from paceline.auto.candidates import Candidate
+from paceline.cluster.units import format_duration
 
 # By how much a play of many steps may be shorter than as many steps alone: what is under way at its
 # end is not waited for.
@@ -84,14 +85,14 @@ def describe(chosen: Candidate, times_s: Mapping[Candidate, float], alone_s: flo
     for each in others:
         if each.name != chosen.name:
             best_of_name.setdefault(each.name, each)
-    compared = [f"{each} {milliseconds(times_s[each])}" for each in best_of_name.values()]
+    compared = [f"{each} {duration(times_s[each])}" for each in best_of_name.values()]
     against = f", against {', '.join(compared)}" if compared else ""
     return (
-        f"{chosen} takes {milliseconds(times_s[chosen])} per step{against}; computing alone "
-        f"takes {milliseconds(alone_s)}"
+        f"{chosen} takes {duration(times_s[chosen])} per step{against}; computing alone "
+        f"takes {duration(alone_s)}"
     )
 
 
-def milliseconds(seconds: float) -> str:
-    """A step time for people."""
-    return f"{seconds * 1e3:.3g} ms"
+def duration(seconds: float) -> str:
+    """A step time for people, in three digits: 95.6 ms or 1.34 s."""
+    return format_duration(float(f"{seconds:.3g}"))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from paceline.cli import frame
+from paceline.reading import visible
 
 if TYPE_CHECKING:
     from paceline.doctor.doctor import Examination
@@ -60,11 +61,11 @@ def _show(outcome: Examination) -> None:
         table.add_row(
             Text(finding.topic if finding.topic != topic else ""),
             Text(finding.level, style=_STYLES[finding.level]),
-            # As Text: a host's name is no markup.
-            Text(finding.text + ("" if is_named else workers)),
+            # As Text: a host's name is no markup. Made visible before lines are broken.
+            Text(visible(finding.text) + ("" if is_named else workers)),
         )
         if finding.remedy:
-            table.add_row("", "", Text(f"-> {finding.remedy}", style="italic"))
+            table.add_row("", "", Text(visible(f"-> {finding.remedy}"), style="italic"))
         topic = finding.topic
     screen = frame.console()
     screen.print(table)

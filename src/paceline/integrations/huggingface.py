@@ -14,6 +14,7 @@ from paceline.integrations.accelerators import check_accelerator, leave_unwrappe
 from paceline.integrations.binding import Binding
 from paceline.integrations.checkpoints import are_equal, load_beside, save_beside
 from paceline.integrations.missing import missing
+from paceline.reading import parse_json
 from paceline.strategies import Strategy
 from paceline.train import CheckpointError, Pace
 
@@ -24,6 +25,7 @@ except ImportError as error:
 
 _NOTE = "paceline.pt"
 _FOLDER = "paceline"
+_PREFIX = "checkpoint-"
 
 
 class PacelineMixin:
@@ -74,6 +76,18 @@ class PacelineMixin:
         if self._binding is not None:
             check_accelerator(self.accelerator)
             leave_unwrapped(self.accelerator, lambda: self.pace if self._is_attached else None)
+
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """The Trainer's; ``True`` resumes from the newest checkpoint that is complete.
+
+        The Trainer alone would take the newest folder, which a job that was killed while it saved
+        has left incomplete.
+        """
+        if resume_from_checkpoint is True and self._binding is not None:
+            resume_from_checkpoint = newest_complete(Path(self.args.output_dir), self.args.device)
+        return super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         self._resumes_from = kwargs.get("resume_from_checkpoint")
@@ -244,6 +258,32 @@ class PacelineCallback(TrainerCallback):  # type: ignore[misc]
         trainer = self._trainer
         if trainer._is_attached and trainer.pace is not None:
             trainer.pace.report(metric)
+
+
+def newest_complete(folder: Path, device: torch.device) -> str | bool:
+    """The newest checkpoint of a run that all workers see complete; True where there is none.
+
+    The Trainer writes its state last, and says what is wrong where it finds no checkpoint.
+    """
+    found = [
+        int(path.name.removeprefix(_PREFIX))
+        for path in folder.glob(f"{_PREFIX}*")
+        if path.name.removeprefix(_PREFIX).isdecimal() and _is_written(path / "trainer_state.json")
+    ]
+    newest = torch.tensor([max(found, default=-1)], device=device)
+    if torch.distributed.is_initialized():
+        torch.distributed.all_reduce(newest, torch.distributed.ReduceOp.MIN)
+    step = int(newest.item())
+    return True if step < 0 else str(folder / f"{_PREFIX}{step}")
+
+
+def _is_written(path: Path) -> bool:
+    """Whether a JSON file is there, to its end."""
+    try:
+        parse_json(path.read_bytes(), with_infinity=True)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def figures(pace: Pace) -> dict[str, float]:

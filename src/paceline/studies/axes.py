@@ -138,7 +138,10 @@ def _values(
 def _whole(text: str) -> int:
     plain = text.strip()
     if not (plain.isascii() and plain.isdecimal() and len(plain) <= _MOST_DIGITS):
-        raise ValueError(f"{text[:40]!r} is not a whole number, write it as 8:512")
+        raise ValueError(
+            f"{text[:40]!r} is not a whole number of at most {_MOST_DIGITS} digits, write it as "
+            "8:512"
+        )
     return int(plain)
 
 

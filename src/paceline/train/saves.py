@@ -172,6 +172,10 @@ def _is_marker(found: Any) -> bool:
     if not isinstance(found, dict) or not found.keys() >= _SAID_BY_MARKERS:
         return False
     nodes = found["nodes"]
+    # Not every save has these.
+    kinds = {"options": dict, "checksums": list, "absent": list}
+    if not all(isinstance(found.get(name, kind()), kind) for name, kind in kinds.items()):
+        return False
     if not isinstance(nodes, list) or not all(isinstance(r, list) and r for r in nodes):
         return False
     ranks = [rank for ranks in nodes for rank in ranks]
