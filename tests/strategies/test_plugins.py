@@ -80,3 +80,10 @@ def test_a_broken_package_is_named_and_leaves_others_alone(site: Path) -> None:
     with pytest.warns(RuntimeWarning), pytest.raises(ValueError, match="did you mean 'daso'"):
         strategy_class("dasso")
     assert strategy_class("sync").__name__ == "Sync"
+
+
+def test_a_built_in_name_stays_what_it_is(site: Path) -> None:
+    _install(site, "bold_plugin", _GOOD, {"sync": "bold_plugin:Lonely"})
+    with pytest.warns(RuntimeWarning, match="'sync' of another package .bold_plugin:Lonely. has"):
+        strategy_names()
+    assert strategy_class("sync").__name__ == "Sync"

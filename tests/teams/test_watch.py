@@ -262,3 +262,38 @@ def threads_after_closing(given: Workers) -> list[str]:
 def test_the_watch_ends_with_its_workers() -> None:
     assert run_job(threads_after_closing, nodes=(1, 1)) == [[], []]
     assert "paceline-watch" not in {thread.name for thread in threading.enumerate()}
+
+
+def fail_beside_a_fork(given: Workers, is_closed: bool) -> tuple[str, float]:
+    """One worker fails while a process that it has forked holds its connections."""
+    workers = layout_of(given, timeout_s=40.0)
+    is_second = workers.world.rank == 1
+    child = os.fork() if is_second else None
+    if child == 0:
+        time.sleep(30.0)
+        os._exit(0)
+    model, optimizer = workloads.build("plain", "momentum")
+    kind: type[Exception] = KeyError if is_second else TeamError
+    began_s = time.monotonic()
+    with pytest.raises(kind) as problem, attach(model, optimizer, "sync", workers=workers):
+        if is_second:
+            raise KeyError("labels")
+        workers.world.agree(1.0)
+    took_s = time.monotonic() - began_s
+    if is_second and not is_closed:
+        time.sleep(15.0)
+    workers.close()
+    if child is not None:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    return str(problem.value), took_s
+
+
+@pytest.mark.parametrize(("is_closed", "most_s"), [(True, 8.0), (False, 14.0)])
+def test_a_worker_that_fails_is_noticed_where_a_fork_holds_its_connections(
+    is_closed: bool, most_s: float
+) -> None:
+    first, _, third = run_job(fail_beside_a_fork, is_closed, nodes=(2, 1))
+    for message, took_s in (first, third):
+        assert message.endswith("has failed with KeyError: 'labels'")
+        assert took_s < most_s

@@ -37,6 +37,8 @@ _STRATEGIES: dict[str, type[Strategy]] = {
 # loggers' in train/logger.py, this table is where a folder names something further down.
 _LATE = {"auto": "paceline.auto:Auto"}
 
+_BUILT_IN = (*_STRATEGIES, *_LATE)
+
 # Parameters of attach() and predict(), which also take a strategy's options.
 RESERVED_NAMES = {
     *("model", "optimizer", "strategy", "workers", "timeout", "buffers", "metric", "report_every"),
@@ -88,7 +90,14 @@ def _add_plugin(name: str) -> None:
 
 def _add_plugins() -> None:
     """Load the strategies of all packages; one that is broken leaves the others alone."""
-    for name in find_plugins():
+    for name, entry in find_plugins().items():
+        if name in _BUILT_IN:
+            warnings.warn(
+                f"the strategy {name!r} of another package ({entry.value}) has the name of a "
+                "built-in one, and is left out; it needs another name",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         if name in (*_STRATEGIES, *_LATE):
             continue
         try:

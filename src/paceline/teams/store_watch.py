@@ -255,7 +255,9 @@ class StoreWatch(Watch):
             # Where all wait, the first one does. One judge is enough, and spares the store.
             if self._rank == 0:
                 self._judge()
-            if (verdict := self._find_failure(only="deadlock")) is not None:
+            # Connections tell of a failed worker sooner, unless a process that it forked, such as
+            # a DataLoader's, still holds them.
+            if (verdict := self._find_failure(only=("deadlock", "failed"))) is not None:
                 self._verdict = verdict
                 self._abort()
 
@@ -372,7 +374,7 @@ class StoreWatch(Watch):
             )
 
     def _find_failure(
-        self, *, only: _FailureKind | None = None, but: _FailureKind | None = None
+        self, *, only: Sequence[_FailureKind] = (), but: _FailureKind | None = None
     ) -> str | None:
         try:
             data = self._clerk.ask(
@@ -383,5 +385,5 @@ class StoreWatch(Watch):
         if data is None:
             return None
         note = json.loads(data)
-        is_meant = note["kind"] == (only or note["kind"]) != but
+        is_meant = note["kind"] != but and (not only or note["kind"] in only)
         return str(note["text"]) if is_meant else None

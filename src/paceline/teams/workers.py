@@ -111,6 +111,10 @@ class Workers:
         self.watch.close()
         for team in self._teams:
             team.close()
+        if self.watch.is_in_trouble:
+            # Others wait in vain. A forked process, such as a DataLoader's, may hold connections
+            # that would then outlive this worker's end of them.
+            self._groups.abort()
         self._groups.close(self.background)
 
 
