@@ -40,7 +40,7 @@ def test_an_unknown_device_is_refused_in_one_sentence(capsys: pytest.CaptureFixt
     assert frame.run(main.app, ["predict", "mlp", "--device", "a100,l40"]) == 2
     assert "did you mean 'l40s'" in capsys.readouterr().err
     assert frame.run(main.app, ["predict", "mlp", "--device", "a100,l4", "--cluster", "local"]) == 2
-    assert "leave --cluster" in capsys.readouterr().err
+    assert "leave out --cluster" in capsys.readouterr().err
 
 
 def test_six_devices_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
