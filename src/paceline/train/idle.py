@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -105,13 +104,8 @@ class IdlePace(Pace):
     def _before_save(self) -> None:
         """No step is open."""
 
-    def _while_saving(self, save: Callable[[], Future[None]]) -> Future[None]:
+    def _returning(self) -> None:
         """Nobody is lost."""
-        return save()
-
-    def _before_load(self) -> bool:
-        """Nobody has come back."""
-        return True
 
     def _after_load(self) -> None:
         """Nothing was finished."""

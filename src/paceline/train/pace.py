@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self
@@ -379,18 +378,11 @@ class Pace(Resumable):
         self._loop.refuse_inside_join("save()")
         self._loop.close_step()
 
-    def _while_saving(self, save: Callable[[], Future[None]]) -> Future[None]:
-        if self._loop.returning is None:
-            return save()
-        # In the foreground, since nodes that may be lost do everything in one order.
-        self._loop.returning.between_steps(lambda: save().result())
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
-
-    def _before_load(self) -> bool:
+    def _before_load(self) -> None:
         gather_no_more(self._model)
-        return self._loop.returning is None or not self._loop.returning.is_resting
+
+    def _returning(self) -> Returning | None:
+        return self._loop.returning
 
     def _after_load(self) -> None:
         self._loop.is_finished = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 from paceline.train.contents import Contents
 from paceline.train.registered import Registered
 from paceline.train.resuming import load_checkpoint
-from paceline.train.saver import Saver
+from paceline.train.returning import Returning
+from paceline.train.saver import Saver, done
 
 
 class Resumable(ABC):
@@ -27,13 +28,12 @@ class Resumable(ABC):
     def _before_save(self) -> None:  # noqa: B027
         """A save begins."""
 
-    def _while_saving(self, save: Callable[[], Future[None]]) -> Future[None]:
-        """Save."""
-        return save()
+    def _before_load(self) -> None:  # noqa: B027
+        """A checkpoint is to be loaded."""
 
-    def _before_load(self) -> bool:
-        """A checkpoint is to be loaded; whether it has to be."""
-        return True
+    def _returning(self) -> Returning | None:
+        """How nodes come back, where they may be lost."""
+        return None
 
     def _after_load(self) -> None:  # noqa: B027
         """A checkpoint was loaded."""
@@ -74,9 +74,14 @@ class Resumable(ABC):
 
         """
         self._before_save()
-        return self._while_saving(
-            lambda: self._saver.save(folder, self._contents(), extra=extra, background=background)
+        returning, contents = self._returning(), self._contents()
+        if returning is None:
+            return self._saver.save(folder, contents, extra=extra, background=background)
+        # In the foreground: nodes that may be lost do everything together in one order.
+        returning.between_steps(
+            lambda: self._saver.save(folder, contents, extra=extra, background=False).result()
         )
+        return done()
 
     def load(
         self,
@@ -103,8 +108,10 @@ class Resumable(ABC):
             What ``extra=`` was at the save, or None where nothing was loaded.
 
         """
-        if not self._before_load():
-            return None
+        self._before_load()
+        returning = self._returning()
+        if returning is not None and returning.is_resting:
+            return None  # this node has the others' state, which is newer
         self._saver.wait()
         extra = load_checkpoint(
             folder,

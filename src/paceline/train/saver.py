@@ -31,12 +31,9 @@ class Saver:
     ) -> Future[None]:
         """Write the next save, or begin to; the save before stays until this one is complete."""
         self.wait()
-        # Where nodes may be lost, they do things together in one order; a save is one of them.
-        if not background or contents.workers.survivors is not None:
+        if not background:
             begin_save(folder, contents, extra=extra or {})()
-            done: Future[None] = Future()
-            done.set_result(None)
-            return done
+            return done()
         if self._team is None or self._executor is None:
             # A team of its own: training's calls must not meet those of the save.
             self._team = contents.workers.make_team("saving")
@@ -77,3 +74,10 @@ class Saver:
             if self._executor is not None:
                 self._executor.shutdown()
             self._executor = self._team = None
+
+
+def done() -> Future[None]:
+    """Nothing that is under way."""
+    nothing: Future[None] = Future()
+    nothing.set_result(None)
+    return nothing
