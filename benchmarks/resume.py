@@ -135,6 +135,12 @@ def run_once(name: str, folder: Path, death: Death | None) -> list[int | None]:
     return [process.exitcode for process in made]
 
 
+def saved_step(folder: Path) -> int:
+    """The step of the newest complete save: where the next life begins."""
+    markers = (folder / "checkpoints").glob("*/complete.json")
+    return max((int(json.loads(each.read_text())["step"]) for each in markers), default=0)
+
+
 def kill_often(name: str, num_kills: int, chance: random.Random) -> dict[str, Any]:
     """Train once undisturbed and once with many deaths, and compare."""
     with tempfile.TemporaryDirectory() as folder:
@@ -145,8 +151,9 @@ def kill_often(name: str, num_kills: int, chance: random.Random) -> dict[str, An
         deaths: list[dict[str, Any]] = []
         for number in range(num_kills):
             began = deaths[-1]["resumed_at"] if deaths else 0
-            # Later and later, so that deaths are spread over the training.
-            first = max(1 + number * (NUM_STEPS - 1) // num_kills, began + 1)
+            # Later and later, so that deaths are spread over the training; never at a step that is
+            # saved, which would not be taken again.
+            first = max(1 + number * (NUM_STEPS - 1) // num_kills, saved_step(killed) + 1)
             step = chance.randrange(first, min(NUM_STEPS, first + 2 * SAVE_EVERY))
             place = chance.choice(PLACES[: 5 if step % SAVE_EVERY == 0 else 4])
             death = (chance.randrange(sum(NODES)), step, place)

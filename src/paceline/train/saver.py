@@ -12,6 +12,9 @@ from paceline.teams import Team
 from paceline.train.checkpoint import begin_save
 from paceline.train.contents import Contents
 
+_GRACE_S = 5.0
+"""How long a worker that goes because of another one waits for its save."""
+
 
 class Saver:
     """Writes saves. At most one is under way, and its error is raised by whoever comes next."""
@@ -44,16 +47,19 @@ class Saver:
 
     def wait(self) -> None:
         """Wait for the save that is under way, if any, and raise what it raised."""
+        self._end(None)
+
+    def _end(self, most_s: float | None) -> None:
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
-            under_way.result()
+            under_way.result(most_s)
 
     def close(self, *, is_in_trouble: bool) -> None:
         """Wait for the save that is under way and end the thread.
 
         All workers have begun this save, and each writes on its own. So it is completed although
-        training has failed, unless a worker has died; then its connections have ended, and the
-        save ends as well.
+        training has failed, unless a worker has died. Then others may wait for this one, which
+        waits for them: it gives up after some seconds, and its connections end.
 
         Args:
             is_in_trouble: Whether another error ends this training. A save that fails too is then
@@ -61,18 +67,18 @@ class Saver:
 
         """
         try:
-            self.wait()
+            self._end(_GRACE_S if is_in_trouble else None)
         except Exception as error:
             if not is_in_trouble:
                 raise
             warnings.warn(
-                f"the save that was under way is not complete: {error}",
+                f"the save that was under way is not complete: {error or 'others are missing'}",
                 RuntimeWarning,
                 stacklevel=2,
             )
         finally:
             if self._executor is not None:
-                self._executor.shutdown()
+                self._executor.shutdown(wait=not is_in_trouble)
             self._executor = self._team = None
 
 
