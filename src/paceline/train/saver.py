@@ -72,7 +72,7 @@ class Saver:
             if not is_in_trouble:
                 raise
             warnings.warn(
-                f"the save that was under way is not complete: {error or 'others are missing'}",
+                f"the save that was under way is not complete: {str(error) or 'others are missing'}",
                 RuntimeWarning,
                 stacklevel=2,
             )
