@@ -71,8 +71,9 @@ class Saver:
         except Exception as error:
             if not is_in_trouble:
                 raise
+            reason = str(error) or "others are missing"
             warnings.warn(
-                f"the save that was under way is not complete: {str(error) or 'others are missing'}",
+                f"the save that was under way is not complete: {reason}",
                 RuntimeWarning,
                 stacklevel=2,
             )
