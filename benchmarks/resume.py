@@ -1,6 +1,7 @@
 """Resume: workers killed at random steps, and nodes lost and taken back under torchrun.
 
     python benchmarks/resume.py
+    python benchmarks/resume.py --device cuda
     python benchmarks/resume.py --elastic
 
 The first kills one of 2 x 2 workers with SIGKILL, at a random step and a random place in it, 20
@@ -50,7 +51,7 @@ Death = tuple[int, int, str]
 """A rank, a step and a place in it."""
 
 
-def work(rank: int, port: int, name: str, folder: Path, death: Death | None) -> None:
+def work(rank: int, port: int, name: str, folder: Path, death: Death | None, device: str) -> None:
     """One worker's life."""
     per_node = NODES[0]
     os.environ |= {
@@ -60,16 +61,18 @@ def work(rank: int, port: int, name: str, folder: Path, death: Death | None) -> 
         "GROUP_RANK": str(rank // per_node),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # or its products may differ from run to run
     }
     if death is not None:
         # All end by an error, of which one is enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
     has_save = bool(list((folder / "checkpoints").glob("*/complete.json")))
     # Where there is a save, everything comes from it.
     torch.manual_seed(rank + (99 if has_save else 0))
     layers = (nn.Linear(7, 16), nn.Dropout(0.2), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 3))
-    model = nn.Sequential(*layers)
+    model = nn.Sequential(*layers).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, NUM_STEPS)
     inputs = torch.randn(NUM_SAMPLES, 7, generator=torch.Generator().manual_seed(5))
@@ -94,7 +97,7 @@ def work(rank: int, port: int, name: str, folder: Path, death: Death | None) -> 
                     threading.Timer(random.uniform(0.0, 0.05), _die).start()
                 die_at("forward")
                 optimizer.zero_grad()
-                loss = model(batch).square().mean()
+                loss = model(batch.to(device)).square().mean()
                 die_at("backward")
                 loss.backward()
                 die_at("step")
@@ -113,7 +116,7 @@ def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def run_once(name: str, folder: Path, death: Death | None) -> list[int | None]:
+def run_once(name: str, folder: Path, death: Death | None, device: str) -> list[int | None]:
     """One life of a job; how its workers ended."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -121,7 +124,10 @@ def run_once(name: str, folder: Path, death: Death | None) -> list[int | None]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch._dynamo", "paceline.train", "paceline.train.storage"])
     ranks = range(sum(NODES))
-    made = [context.Process(target=work, args=(r, port, name, folder, death)) for r in ranks]
+    made = [
+        context.Process(target=work, args=(rank, port, name, folder, death, device))
+        for rank in ranks
+    ]
     for process in made:
         process.start()
     deadline = time.monotonic() + 300.0
@@ -141,13 +147,13 @@ def saved_step(folder: Path) -> int:
     return max((int(json.loads(each.read_text())["step"]) for each in markers), default=0)
 
 
-def kill_often(name: str, num_kills: int, chance: random.Random) -> dict[str, Any]:
+def kill_often(name: str, num_kills: int, chance: random.Random, device: str) -> dict[str, Any]:
     """Train once undisturbed and once with many deaths, and compare."""
     with tempfile.TemporaryDirectory() as folder:
         whole, killed = Path(folder, "whole"), Path(folder, "killed")
         whole.mkdir()
         killed.mkdir()
-        assert run_once(name, whole, None) == [0] * sum(NODES)
+        assert run_once(name, whole, None, device) == [0] * sum(NODES)
         deaths: list[dict[str, Any]] = []
         for number in range(num_kills):
             began = deaths[-1]["resumed_at"] if deaths else 0
@@ -157,16 +163,19 @@ def kill_often(name: str, num_kills: int, chance: random.Random) -> dict[str, An
             step = chance.randrange(first, min(NUM_STEPS, first + 2 * SAVE_EVERY))
             place = chance.choice(PLACES[: 5 if step % SAVE_EVERY == 0 else 4])
             death = (chance.randrange(sum(NODES)), step, place)
-            codes = run_once(name, killed, death)
+            codes = run_once(name, killed, death, device)
             assert codes[death[0]] == -signal.SIGKILL, (death, codes)
             if deaths:
                 deaths[-1]["resumed_at"] = int((killed / "began-0").read_text())
             deaths.append({"rank": death[0], "step": step, "place": place, "codes": codes})
             deaths[-1]["resumed_at"] = began  # at least
-        assert run_once(name, killed, None) == [0] * sum(NODES)
+        assert run_once(name, killed, None, device) == [0] * sum(NODES)
         deaths[-1]["resumed_at"] = int((killed / "began-0").read_text())
         ends = [
-            [torch.load(place / f"end-{rank}.pt", weights_only=True) for rank in range(sum(NODES))]
+            [
+                torch.load(place / f"end-{rank}.pt", map_location="cpu", weights_only=True)
+                for rank in range(sum(NODES))
+            ]
             for place in (whole, killed)
         ]
     is_equal = all(
@@ -199,6 +208,9 @@ def main() -> int:
     parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES), choices=STRATEGIES)
     parser.add_argument("--kills", type=int, default=20, help="under each strategy")
     parser.add_argument("--seed", type=int, help="of steps, workers and places; by default random")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="all workers share one GPU"
+    )
     parser.add_argument("--elastic", action="store_true", help="lose nodes under torchrun")
     parser.add_argument("--losses", type=int, default=3, help="of nodes, with --elastic")
     parser.add_argument("--epochs", type=int, default=150, help="of the training, with --elastic")
@@ -211,7 +223,9 @@ def main() -> int:
             row = elastic_agents.lose_nodes(name, arguments.losses, num_epochs=arguments.epochs)
             rows.append(row)
         else:
-            rows.append(kill_often(name, arguments.kills, random.Random(f"{seed}/{name}")))
+            rows.append(
+                kill_often(name, arguments.kills, random.Random(f"{seed}/{name}"), arguments.device)
+            )
         if not arguments.json:
             _print_row(rows[-1], is_first=len(rows) == 1)
     if arguments.json:
