@@ -12,6 +12,7 @@ from paceline.cluster.devices import device_names, load_device
 from paceline.kernels import KernelModel, Profile, Timing, load_kernel_model, load_model
 from paceline.kernels.family import flop_of
 from paceline.kernels.model import CARRIED_UNCERTAINTY
+from paceline.kernels.recurrent import recurrent_algorithm
 from paceline.kernels.roofline import LAUNCH_S, roofline_s
 from paceline.kernels.workspace import Workspaces
 from paceline.measure.device_facts import device_of
@@ -219,6 +220,23 @@ def test_workspaces_are_those_of_the_nearest_measured_kernels() -> None:
     assert spaces.estimate("convolution", near) == 2 * near.num_bytes
     assert spaces.estimate("convolution", far) == 0
     assert spaces.estimate("attention", near) == 0
+
+
+def test_how_recurrent_layers_run() -> None:
+    """PyTorch's rules: narrow states stay on the chip, in fp16 also some weights."""
+    given = {name: Operand(name, (50, 32, 256)) for name in ("f32", "f16", "bf16")}
+
+    def algorithm(op: str, dtype: str, kind: str, width: int, *, layers: int = 1) -> str:
+        args = (given[dtype], kind, width, 0, layers, True, False, False, False)
+        return recurrent_algorithm(Kernel(op, args, outputs=(given[dtype],)))
+
+    assert algorithm("recurrent", "f32", "lstm", 192) == "small states stay"
+    assert algorithm("recurrent_backward", "f32", "lstm", 192) == "step by step"
+    assert algorithm("recurrent_backward", "f32", "rnn_tanh", 256) == "small states stay"
+    assert algorithm("recurrent", "bf16", "lstm", 64) == "step by step"
+    assert algorithm("recurrent", "f16", "lstm", 512) == "weights stay"
+    assert algorithm("recurrent", "f16", "lstm", 512, layers=2) == "step by step"
+    assert algorithm("recurrent", "f16", "gru", 512) == "step by step"
 
 
 def test_a_whole_step_is_answered_kernel_by_kernel() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,9 +18,10 @@ from paceline.kernels import (
     Timing,
     load_model,
 )
+from paceline.kernels.family import bytes_of
 from paceline.kernels.mlp import Ensemble
 from paceline.measure.kernel_fit import fit_profile
-from paceline.steps import Kernel
+from paceline.steps import Kernel, Operand
 from synthetic_profile import (
     DEVICE,
     activation,
@@ -177,6 +179,38 @@ def test_workspaces_of_products_are_not_guessed() -> None:
     assert model.workspace_bytes(few(0)) == 256
 
 
+def convolution(channels: int, filters: int, side: int) -> Kernel:
+    image, weight = Operand("f32", (8, channels, side, side)), (filters, channels, 3, 3)
+    settings = ((1, 1), (1, 1), (1, 1), False, (0, 0), 1)
+    made = Operand("f32", (8, filters, side, side))
+    args = (image, Operand("f32", weight), None, *settings)
+    return Kernel("convolution", args, outputs=(made,))
+
+
+def test_workspaces_of_convolutions_are_learned(tmp_path: Path) -> None:
+    """Of the law that few channels need a copy of everything, and many need nothing."""
+    rng = random.Random(3)
+    sizes = [(rng.randint(1, 96), rng.randint(8, 128), rng.randint(7, 56)) for _ in range(700)]
+    kernels = [convolution(*each) for each in sizes]
+    timings = {
+        kernel: Timing(1e-4, int(bytes_of(kernel)) if kernel.operands[0].shape[1] < 32 else 0)
+        for kernel in kernels
+    }
+    here = Profile(profile().facts, timings)
+    made = fit_profile(here, num_steps=300)
+    assert set(made.workspaces) == {"convolution"}
+    made.save(tmp_path / "some.model.safetensors")
+    model = KernelModel(DEVICE, load_model(tmp_path / "some.model.safetensors"))
+    unseen = [convolution(rng.randint(1, 96), 77, rng.randint(7, 56)) for _ in range(100)]
+    clear = [kernel for kernel in unseen if abs(kernel.operands[0].shape[1] - 32) > 6]
+    for kernel in clear:
+        needed = bytes_of(kernel) if kernel.operands[0].shape[1] < 32 else 0
+        assert abs(model.workspace_bytes(kernel) - needed) < 0.3 * bytes_of(kernel)
+    # A few kernels of another device go on from what is known.
+    few_here = Profile(profile().facts, dict(list(timings.items())[:20]))
+    assert set(fit_profile(few_here, num_steps=20, start=made).workspaces) == {"convolution"}
+
+
 def test_a_saved_model_predicts_the_same(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "h200.model.safetensors"
     fitted().save(path)
@@ -216,7 +250,7 @@ def test_models_that_cannot_be_read(tmp_path: Path) -> None:
     rewritten(path, None)
     assert "is not a kernel model of paceline" in sentence(path)
     rewritten(path, {"format": "paceline-kernel-model", "version": "9"})
-    assert "schema version 9, this paceline reads 3" in sentence(path)
+    assert "schema version 9, this paceline reads 4" in sentence(path)
 
 
 def test_an_ensemble_clamps_and_normalises_as_it_says() -> None:

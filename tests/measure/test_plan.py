@@ -24,7 +24,7 @@ from paceline.zoo import model_names
 SETTINGS = PlanSettings(
     batches=(2,),
     precisions=("fp32",),
-    num_neighbours=80,
+    num_neighbours=160,
     max_neighbours_in_family=10,
     max_flop=1e10,
     max_bytes=3e8,
@@ -141,7 +141,7 @@ def test_a_mistake_in_a_random_module_is_not_taken_for_sizes(
 
 def test_the_profile_says_how_many_random_modules_were_dropped(plan: Profile) -> None:
     counts = plan.facts["neighbours"]
-    assert sum(counts["tried"].values()) == 80
+    assert sum(counts["tried"].values()) == SETTINGS.num_neighbours
     assert set(counts["dropped"]) <= set(counts["tried"])
 
 

@@ -134,6 +134,12 @@ def test_indices_stay_below_what_they_index() -> None:
     )
 
 
+def test_a_learned_bias_has_a_gradient() -> None:
+    rows, bias = Operand("f32", (2, 2, 8, 4)), Operand("f32", (2, 2, 8, 8))
+    args = (rows, rows, rows, bias, False, False)
+    check_runs(Kernel("attention_backward", args, outputs=(rows, rows, rows, bias)))
+
+
 def test_dropout_in_attention_runs() -> None:
     rows = Operand("f32", (1, 2, 6, 4))
     for name, outputs in (("attention", 1), ("attention_backward", 3)):

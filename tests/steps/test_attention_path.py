@@ -112,3 +112,13 @@ def test_decoders_of_transformers_build_no_mask_for_rows_of_one_sequence(packed:
     capture = capture_step(Step(model=model, inputs=inputs, precision="fp32"))
     # As on an H200: without a mask queries stay grouped, which fp32 has no fused kernel for.
     assert is_fused(capture) == packed
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_gradient_of_a_learned_bias_is_part_of_the_kernel(precision: Precision) -> None:
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    for learned, expected in ((False, 3), (True, 4)):
+        capture = captured(Attention(mask_of(dtype, learned=learned)), precision)
+        (kernel,) = [each for each in capture.kernels() if each.op == "attention_backward"]
+        assert len(kernel.outputs) == expected
+    assert kernel.outputs[-1].shape == (BATCH, HEADS, LENGTH, LENGTH)

@@ -21,8 +21,9 @@ from paceline.kernels.mlp import Ensemble
 from paceline.reading import parse_json
 
 FORMAT = "paceline-kernel-model"
-VERSION = 3  # 1 and 2 had fewer features of convolutions
+VERSION = 4  # others had fewer features of convolutions or of recurrent layers
 SUFFIX = ".model.safetensors"
+_WORKSPACE = "workspace."  # before the names of families whose workspaces are learned
 _MOST_BYTES = 256 << 20
 
 
@@ -33,6 +34,8 @@ class FittedModel:
     device: Device
     ensembles: dict[FamilyName, Ensemble]
     host: HostCosts
+    workspaces: dict[FamilyName, Ensemble] = field(default_factory=dict)
+    """What kernels need besides their operands, as a share of their bytes."""
     gap_s: float = 0.0
     """How long a GPU rests between the kernels of two calls, and does not when one is repeated."""
     facts: dict[str, Any] = field(default_factory=dict)
@@ -43,17 +46,21 @@ class FittedModel:
         from safetensors.torch import save_file
 
         tensors, families = ensembles_to_parts(self.ensembles)
+        spaces, spacious = ensembles_to_parts(
+            {_WORKSPACE + name: each for name, each in self.workspaces.items()}
+        )
         metadata = {
             "format": FORMAT,
             "version": str(VERSION),
             "device": json.dumps(self.device.model_dump(mode="json")),
             "families": json.dumps(families),
+            "workspaces": json.dumps(spacious),
             "host": json.dumps(self.host.to_dict()),
             "gap_s": json.dumps(self.gap_s),
             "facts": json.dumps(self.facts),
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, path, metadata)
+        save_file(tensors | spaces, path, metadata)
 
 
 def load_model(path: Path | str) -> FittedModel:
@@ -87,16 +94,21 @@ def load_model(path: Path | str) -> FittedModel:
 
 def _model(metadata: dict[str, str], tensors: dict[str, Tensor]) -> FittedModel:
     families, facts = parse_json(metadata["families"]), parse_json(metadata["facts"])
+    spacious = parse_json(metadata["workspaces"])
     gap_s = float(metadata["gap_s"])
     if not isinstance(facts, dict) or not 0 <= gap_s < 1:
         raise ValueError("its facts are none")
-    for name in set(families) - set(FAMILIES):
+    for name in {*families, *(each.removeprefix(_WORKSPACE) for each in spacious)} - set(FAMILIES):
         raise ValueError(f"there is no kernel family {name!r}")
     return FittedModel(
         device=Device(**parse_json(metadata["device"])),
         ensembles={
             cast(FamilyName, name): ensemble_from_parts(name, own, tensors)
             for name, own in families.items()
+        },
+        workspaces={
+            cast(FamilyName, name.removeprefix(_WORKSPACE)): ensemble_from_parts(name, own, tensors)
+            for name, own in spacious.items()
         },
         host=HostCosts.from_dict(parse_json(metadata["host"])),
         gap_s=gap_s,

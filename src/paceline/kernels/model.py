@@ -187,7 +187,7 @@ class KernelModel:
 
     @cached_property
     def _workspaces(self) -> Workspaces:
-        return Workspaces(self.table)
+        return Workspaces(self.table, self.fitted.workspaces if self.fitted is not None else None)
 
     def _carried(self, found: Mapping[Kernel, Estimate]) -> dict[Kernel, Estimate]:
         kernels = list(found)

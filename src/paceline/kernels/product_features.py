@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from paceline.kernels.recurrent import RECURRENT_GATES
+from paceline.kernels.recurrent import RECURRENT_GATES, length_and_batch, recurrent_algorithm
 from paceline.steps.kernel import DTYPE_BYTES, Kernel, Operand
 
 Features = list[float]
@@ -165,6 +165,7 @@ def attention_features(kernel: Kernel) -> Features:
         float(kernel.args[3] is not None),
         float(bool(kernel.args[4])),
         float(bool(kernel.args[5])),
+        float(len(kernel.outputs) > 3),  # the gradient of a learned bias
         log_of(heads * math.ceil(length / 128)),
         float(query.strides is None),
     ]
@@ -174,8 +175,10 @@ def recurrent_features(kernel: Kernel) -> Features:
     """Of recurrent layers: steps that wait for each other, and what each of them multiplies."""
     given = kernel.operands[0]
     _, kind, width, projected, num_layers, has_bias, batch_first, dropout, both = kernel.args[:9]
-    length, batch = given.shape[:2] if not batch_first else given.shape[1::-1]
-    gates = RECURRENT_GATES[kind]
+    length, batch = length_and_batch(kernel)
+    gates, directions = RECURRENT_GATES[kind], 2 if both else 1
+    algorithm = recurrent_algorithm(kernel)
+    made = gates * width if kernel.op == "recurrent" else width  # columns of a step's product
     return [
         log_of(length),
         log_of(batch),
@@ -196,4 +199,10 @@ def recurrent_features(kernel: Kernel) -> Features:
         *alignment(width),
         *alignment(batch),
         *alignment(given.shape[-1]),
+        float(algorithm == "small states stay"),
+        float(algorithm == "weights stay"),
+        *_tiling(batch, made, directions),  # the directions run beside each other,
+        *_tiling(batch, made, directions * min(num_layers, length)),  # and layers one step behind
+        log_of(length + num_layers - 1),
+        log_of(directions * num_layers * batch * gates * width * width),
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from paceline.steps.kernel import DTYPE_BYTES, Kernel
 from paceline.steps.recurrent import MODES, kept_states
 
@@ -30,6 +32,33 @@ def recurrent_weights(kernel: Kernel) -> int:
         given = kernel.operands[0].shape[-1] if layer == 0 else _directions(kernel) * made
         weights += RECURRENT_GATES[kind] * width * (given + made) + width * projected
     return weights * _directions(kernel)
+
+
+Algorithm = Literal["small states stay", "weights stay", "step by step"]
+# The widest states that stay on chip: forward and backward, of plain layers and of LSTM and GRU.
+_SMALL_WIDTH = {True: (384, 256), False: (192, 128)}
+
+
+def recurrent_algorithm(kernel: Kernel) -> Algorithm:
+    """How cuDNN runs it, by PyTorch's rules (ATen/native/cudnn/RNN.cpp) for a data-center GPU.
+
+    In bf16, small states are stepped through like others: seen in the times of an H200.
+    """
+    _, kind, width, projected, num_layers, _, _, _, both = kernel.args[:9]
+    given = kernel.operands[0]
+    if projected or given.dtype == "bf16":
+        return "step by step"
+    if width <= _SMALL_WIDTH[kind.startswith("rnn")][kernel.op != "recurrent"]:
+        return "small states stay"
+    _, batch = length_and_batch(kernel)
+    is_single = num_layers == 1 and not both and kind != "gru"
+    is_aligned = width % 128 == 0 and given.shape[-1] % 128 == 0 and batch % 8 == 0
+    is_small = width <= 1024 and batch <= 128
+    if kind != "lstm" and batch >= 96 and width >= 896:
+        is_small = False
+    if given.dtype == "f16" and is_single and is_aligned and is_small:
+        return "weights stay"
+    return "step by step"
 
 
 def kept_bytes(kernel: Kernel) -> int:

@@ -1,7 +1,8 @@
-"""Workspaces of kernels that were not measured: what the most similar measured ones needed.
+"""Workspaces of kernels that were not measured.
 
-Recurrent layers have a formula instead, fitted to the measured ones: neighbours in so many sizes
-are too far apart.
+Those of convolutions are learned, as their times are: half of them need none, and most others
+copies of their operands in another layout. Recurrent layers have a formula, fitted to the measured
+ones. For all others, it is what the most similar measured kernels needed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from paceline.kernels.family import FamilyName, bytes_of, family_of, family_of_op
-from paceline.kernels.features import features_of
+from paceline.kernels.features import features_of, op_label
+from paceline.kernels.mlp import Ensemble
 from paceline.kernels.profile import Timing
 from paceline.kernels.recurrent import workspace_terms
 from paceline.kernels.table import Table
@@ -30,21 +32,42 @@ _WITH_WORKSPACE: tuple[FamilyName, ...] = (
     "layer_norm",
 )
 """The families whose kernels may need much memory besides their operands."""
+LEARNED: tuple[FamilyName, ...] = _WITH_WORKSPACE[:3]
+"""Those whose workspaces networks learn, where enough kernels were measured."""
+_MOST_SHARE = 4.0  # of a kernel's own bytes: few need more, and none of them are large
+_LEAST_SHARE = 0.02  # below this it is none
+
+
+def shares_of(timings: Mapping[Kernel, Timing]) -> npt.NDArray[np.float32]:
+    """What each kernel's workspace is of its own bytes, for networks to learn."""
+    shares = [timing.workspace_bytes / bytes_of(kernel) for kernel, timing in timings.items()]
+    return np.minimum(np.array(shares, dtype=np.float32), _MOST_SHARE)
 
 
 class Workspaces:
-    """Looks up the nearest measured kernels of a family."""
+    """Asks the networks of a family; where there are none, its nearest measured kernels."""
 
-    def __init__(self, table: Mapping[Kernel, Timing]) -> None:
+    def __init__(
+        self,
+        table: Mapping[Kernel, Timing],
+        learned: Mapping[FamilyName, Ensemble] | None = None,
+    ) -> None:
         self._table = table
+        self._learned = learned or {}
         self._known: dict[tuple[FamilyName, str], _Points | None] = {}
         self._times: dict[tuple[str, str], npt.NDArray[np.float64] | None] = {}
         """By recurrent operator and dtype: how often each term of a workspace comes."""
 
     def estimate(self, family: FamilyName, kernel: Kernel) -> int:
-        """A kernel's bytes: the median share of its neighbours, times its own bytes."""
+        """A kernel's bytes: a share of its own bytes, as learned or its neighbours' median."""
         if family == "recurrent":
             return self._recurrent_bytes(kernel)
+        if family in self._learned:
+            found, _ = self._learned[family].predict(
+                features_of([kernel], family), [op_label(kernel)]
+            )
+            share = float(found[0])
+            return round(share * bytes_of(kernel)) if share > _LEAST_SHARE else 0
         points = self._points(family, kernel.operands[0].dtype if kernel.operands else "f32")
         if points is None:
             return 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from paceline.cluster.device import Device
 from paceline.kernels.family import FAMILIES, FamilyName, family_of
 from paceline.kernels.features import features_of, op_label
 from paceline.kernels.fitted import FittedModel
@@ -16,6 +17,7 @@ from paceline.kernels.host import HostCosts, fit_host
 from paceline.kernels.mlp import Ensemble, adapt_ensemble, train_ensemble
 from paceline.kernels.model import KernelModel, rooflines_s
 from paceline.kernels.profile import Profile, Timing
+from paceline.kernels.workspace import LEARNED, shares_of
 from paceline.measure.device_facts import device_of
 from paceline.steps import Capture, Kernel, capture_step, zoo_step
 
@@ -60,30 +62,41 @@ def fit_profile(
     if not families:
         raise ValueError("The profile has no measured kernels; run `paceline measure kernels`.")
     device = device_of(profile)
-    total = (num_steps + (0 if start is None else _adapting_steps(num_steps))) * len(families)
+    spacious = [name for name in LEARNED if _need_memory(families.get(name, ()), timings)]
+    each = num_steps + (0 if start is None else _adapting_steps(num_steps))
+    total = each * (len(families) + len(spacious))
     done = 0
-    ensembles: dict[FamilyName, Ensemble] = {}
-    for name, kernels in families.items():
 
-        def progress(steps: int, name: str = name) -> None:
+    def counted(what: str) -> Callable[[int], None]:
+        def progress(steps: int) -> None:
             nonlocal done
             done += steps
             if done % 50 == 0:
-                report(f"fitting {name}", done, total)
+                report(f"fitting {what}", done, total)
 
-        seconds = np.array([timings[kernel].seconds for kernel in kernels])
-        data = _Data(
-            features=features_of(kernels, name),
-            ops=[op_label(kernel) for kernel in kernels],
-            targets=np.log(seconds / rooflines_s(kernels, device)).astype(np.float32),
-            importance=importance(seconds),
-        )
+        return progress
+
+    ensembles: dict[FamilyName, Ensemble] = {}
+    workspaces: dict[FamilyName, Ensemble] = {}
+    for name, kernels in families.items():
+        data = _time_data(name, kernels, timings, device)
         known = None if start is None else start.ensembles.get(name)
-        learned = _learn(data, known, num_steps, seed, progress)
+        learned = _learn(data, known, num_steps, seed, counted(name))
         if learned is not None:
             ensembles[name] = learned
+        if name not in spacious:
+            continue
+        data = _workspace_data(data, {kernel: timings[kernel] for kernel in kernels})
+        known = None if start is None else start.workspaces.get(name)
+        learned = _learn(data, known, num_steps, seed, counted(f"{name}'s memory"))
+        if learned is not None:
+            workspaces[name] = learned
     kernels_alone = FittedModel(
-        device=device, ensembles=ensembles, host=HostCosts(), facts=profile.facts
+        device=device,
+        ensembles=ensembles,
+        host=HostCosts(),
+        workspaces=workspaces,
+        facts=profile.facts,
     )
     host = _fit_host(profile, kernels_alone, timings, without, report)
     gap_s = _fit_gap_s(profile, kernels_alone, timings, without, report)
@@ -97,6 +110,29 @@ class _Data(NamedTuple):
     ops: list[str]
     targets: npt.NDArray[np.float32]
     importance: npt.NDArray[np.float32]
+
+
+def _time_data(
+    name: FamilyName, kernels: list[Kernel], timings: Mapping[Kernel, Timing], device: Device
+) -> _Data:
+    seconds = np.array([timings[kernel].seconds for kernel in kernels])
+    return _Data(
+        features=features_of(kernels, name),
+        ops=[op_label(kernel) for kernel in kernels],
+        targets=np.log(seconds / rooflines_s(kernels, device)).astype(np.float32),
+        importance=importance(seconds),
+    )
+
+
+def _workspace_data(data: _Data, timings: Mapping[Kernel, Timing]) -> _Data:
+    """The same kernels with what they need besides their operands; all count the same."""
+    even = np.ones(len(data.ops), dtype=np.float32)
+    return data._replace(targets=shares_of(timings), importance=even)
+
+
+def _need_memory(kernels: Iterable[Kernel], timings: Mapping[Kernel, Timing]) -> bool:
+    """Whether any kernel needs more than its operands; on a CPU none does."""
+    return any(timings[kernel].workspace_bytes for kernel in kernels)
 
 
 def _learn(

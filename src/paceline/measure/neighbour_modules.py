@@ -121,19 +121,8 @@ def pooling(rng: random.Random) -> None:
 
 def attention(rng: random.Random) -> None:
     """Attention, causal, masked or neither."""
-    length = rng.choice(
-        (49, 64, 128, 196, 197, 256, 384, 512, 577, 1024, 2048, random_size(rng, 16, 2048))
-    )
-    heads, width = (
-        rng.choice((3, 4, 6, 8, 12, 16, 24, 32)),
-        rng.choice((32, 64, 64, 64, 80, 96, 128)),
-    )
-    batch = max(1, min(random_size(rng, 1, 512), (1 << 27) // (length * heads * width)))
-    if rng.random() < 0.8:
-        q, k, v = (torch.empty(batch, length, heads, width).transpose(1, 2) for _ in range(3))
-    else:
-        q, k, v = (torch.empty(batch, heads, length, width) for _ in range(3))
-    q, k, v = (each.requires_grad_() for each in (q, k, v))
+    q, k, v = _queries_keys_values(rng)
+    length = q.shape[-2]
     style = rng.random()
     mask = torch.empty(1, 1, length, length) if style > 0.85 else None
     rate = 0.1 if rng.random() < 0.3 else 0.0
@@ -142,6 +131,36 @@ def attention(rng: random.Random) -> None:
             q, k, v, attn_mask=mask, dropout_p=rate, is_causal=style < 0.45
         )
     )
+
+
+def biased_attention(rng: random.Random) -> None:
+    """Attention with a learned bias of its own for every sample and head."""
+    q, k, v = _queries_keys_values(rng, most_numel=1 << 24)
+    batch, heads, length, _ = q.shape
+    batch = max(1, min(batch, (1 << 28) // (heads * length * length)))
+    bias = torch.empty(batch, heads, length, length, requires_grad=True)
+    q, k, v = (each[:batch] for each in (q, k, v))
+    backward(functional.scaled_dot_product_attention(q, k, v, attn_mask=bias))
+
+
+def _queries_keys_values(
+    rng: random.Random, *, most_numel: int = 1 << 27
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As a layer's projection gives them, or each in a tensor of its own."""
+    length = rng.choice(
+        (49, 64, 128, 196, 197, 256, 384, 512, 577, 1024, 2048, random_size(rng, 16, 2048))
+    )
+    heads, width = (
+        rng.choice((3, 4, 6, 8, 12, 16, 24, 32)),
+        rng.choice((32, 64, 64, 64, 80, 96, 128)),
+    )
+    batch = max(1, min(random_size(rng, 1, 512), most_numel // (length * heads * width)))
+    if rng.random() < 0.8:
+        made = [torch.empty(batch, length, heads, width).transpose(1, 2) for _ in range(3)]
+    else:
+        made = [torch.empty(batch, heads, length, width) for _ in range(3)]
+    q, k, v = (each.requires_grad_() for each in made)
+    return q, k, v
 
 
 def _activation_shape(rng: random.Random) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,14 +13,18 @@ from paceline.measure.random_tensors import backward, random_size
 
 _MOST_STEPS = 1 << 12  # along the sequence, of all layers and directions
 
+_WIDTHS = (64, 128, 200, 256, 256, 300, 320, 512, 512, 650, 768, 1024, 1024, 1500)
+
 
 def recurrent(rng: random.Random) -> None:
     """An LSTM, a GRU or a plain one, of one to four layers, in one direction or both."""
     kind: Any = rng.choice((nn.LSTM, nn.LSTM, nn.LSTM, nn.GRU, nn.GRU, nn.RNN))
-    width, given = random_size(rng, 32, 2048), random_size(rng, 16, 2048)
+    width = _usual(rng, _WIDTHS, random_size(rng, 32, 2048))
+    given = _usual(rng, (width, width, 2 * width, *_WIDTHS), random_size(rng, 16, 2048))
     num_layers, both = rng.choice((1, 1, 2, 2, 3, 4)), rng.random() < 0.35
     batch_first = rng.random() < 0.5
-    batch, length = random_size(rng, 1, 512), random_size(rng, 8, 1024)
+    batch = _usual(rng, (8, 16, 20, 32, 32, 64, 64, 128, 256, 512), random_size(rng, 1, 512))
+    length = _usual(rng, (20, 32, 35, 50, 64, 100, 128, 200, 256, 512), random_size(rng, 8, 1024))
     length = max(4, min(length, _MOST_STEPS // (num_layers * (2 if both else 1))))
     batch = max(1, min(batch, (1 << 27) // (length * max(width, given))))
     layers = kind(
@@ -33,3 +38,8 @@ def recurrent(rng: random.Random) -> None:
     )
     shape = (batch, length, given) if batch_first else (length, batch, given)
     backward(layers(torch.empty(shape, requires_grad=True))[0])
+
+
+def _usual(rng: random.Random, sizes: Sequence[int], other: int) -> int:
+    """What programs often have, or any other size."""
+    return rng.choice(sizes) if rng.random() < 0.6 else other

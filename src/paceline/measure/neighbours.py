@@ -68,6 +68,7 @@ _CASES: tuple[tuple[Case, float], ...] = (
     (resampling.resampling, 2),
     (resampling.pooling_of_signals, 1),
     (modules.attention, 5),
+    (modules.biased_attention, 1),
     (modules.activation, 3),
     (modules.binary, 2),
     (modules.joined, 1),

@@ -141,7 +141,9 @@ def _attention(kernel: Kernel, device: torch.device, *, backward: bool) -> Run:
             query, key, value, attn_mask=mask, dropout_p=rate, is_causal=causal
         )
 
-    inputs = (query, key, value)
+    inputs: tuple[Tensor, ...] = (query, key, value)
+    if mask is not None and len(kernel.outputs) > len(inputs):
+        inputs = (*inputs, mask)  # a learned bias has a gradient, too
     return _differentiated(forward, inputs, backward=backward)
 
 
@@ -160,9 +162,9 @@ def _recurrent(kernel: Kernel, device: torch.device, *, backward: bool) -> Run:
         bidirectional=both,
         **({"proj_size": projected} if projected else {}),
         **own.get(kind, {}),
-    ).to(device=device, dtype=inputs.dtype)
-    if device.type == "cuda":
-        layers.flatten_parameters()
+        device=device,
+        dtype=inputs.dtype,
+    )
 
     def forward() -> Tensor:
         output: Tensor = layers(inputs)[0]

@@ -85,6 +85,7 @@ _CUDNN = (
     "recurrent",
     "recurrent_backward",
 )
+_SUMS = ("sum", "sum.dim_IntList", "prod", "prod.dim_int")
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "attention", "attention_backward")
 
 
@@ -124,7 +125,8 @@ def kernels_of(
         kernel = _attention("attention", _by_name(func, args, kwargs), outputs[:1])
         return (_with_math(kernel, precision),)
     if name in _ATTENTION_BACKWARD:
-        kernel = _attention("attention_backward", _by_name(func, args, kwargs), outputs[:3])
+        # Of query, key and value; of the bias only where it is learned.
+        kernel = _attention("attention_backward", _by_name(func, args, kwargs), outputs[:4])
         return (_with_math(kernel, precision),)
     if name in _BATCH_NORM:
         return (_batch_norm(args, outputs),)
@@ -138,9 +140,33 @@ def kernels_of(
     if name == "_safe_softmax":
         return _safe_softmax(operand(args[0]), int(args[1]), outputs[0])
     kernel = Kernel(name, _canonical_args(name, args, kwargs), outputs=outputs)
+    if name in _SUMS and _is_cast_first(kernel):
+        return _cast_and_sum(kernel)
     if not any(each.numel for each in (*kernel.operands, *outputs)):
         return ()
     return (_with_math(kernel, precision),)
+
+
+def handed_over_bytes(kernels: Sequence[Kernel]) -> int:
+    """What the kernels of one call write for each other, and nobody else sees."""
+    is_cast = len(kernels) == 2 and kernels[0].op == "_to_copy"
+    return kernels[0].outputs[0].num_bytes if is_cast else 0
+
+
+def _is_cast_first(kernel: Kernel) -> bool:
+    """Whether PyTorch sums a copy in the result's type: of flags and small integers, always.
+
+    Only half precision is read as it is and summed in float32 (ATen/native/ReduceOpsUtils.h).
+    """
+    given, made = kernel.operands[0].dtype, kernel.outputs[0].dtype
+    return given != made and not (given in ("bf16", "f16") and made == "f32")
+
+
+def _cast_and_sum(kernel: Kernel) -> tuple[Kernel, Kernel]:
+    given, made = kernel.operands[0], kernel.outputs[0].dtype
+    wide = Operand(made, given.shape, given.strides)
+    copied = Kernel("_to_copy", (given, ("dtype", f"dtype:{made}")), outputs=(wide,))
+    return copied, Kernel(kernel.op, (wide, *kernel.args[1:]), kernel.math, kernel.outputs)
 
 
 def _with_math(kernel: Kernel, precision: str) -> Kernel:

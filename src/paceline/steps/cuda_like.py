@@ -24,10 +24,14 @@ from paceline.steps.recurrent import use_cudnn_layers
 _FLOAT32_OPS = tuple(
     "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan "  # noqa: SIM905
     "pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm "
-    "group_norm cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d "
-    "hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss margin_ranking_loss "
-    "triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist renorm "
-    "logsumexp".split()
+    "rms_norm group_norm frobenius_norm.dim nuclear_norm nuclear_norm.dim cosine_similarity "
+    "poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div "
+    "l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss "
+    "soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits "
+    "dist pdist cdist renorm logsumexp upsample_nearest1d _upsample_nearest_exact1d "
+    "upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d "
+    "upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d "
+    "upsample_bicubic2d _upsample_bicubic2d_aa".split()
 )
 # The same, if the caller names no dtype of the result.
 _FLOAT32_DTYPE_OPS = (
@@ -37,11 +41,28 @@ _FLOAT32_DTYPE_OPS = (
     "log_softmax.int",
     "cumprod",
     "cumsum",
+    "linalg_vector_norm",
+    "linalg_matrix_norm",
+    "linalg_matrix_norm.str_ord",
     "sum",
     "sum.dim_IntList",
 )
-# What the CPU widens to the widest of its operands, and CUDA's kernels take as they are.
-_UNCAST_OPS = ("cat", "stack")
+# What the CPU casts to float32 or widens to the widest of its operands, and CUDA does not.
+_UNCAST_OPS = (
+    "cat",
+    "stack",
+    "avg_pool3d",
+    "max_pool3d",
+    "adaptive_avg_pool3d",
+    "adaptive_max_pool3d",
+    "fractional_max_pool2d",
+    "fractional_max_pool3d",
+    "reflection_pad1d",
+    "reflection_pad2d",
+    "replication_pad1d",
+    "replication_pad2d",
+    "replication_pad3d",
+)
 _LOW = (torch.bfloat16, torch.float16)
 _MOST_FUSED_WIDTH = 256  # of a head, in half precision: cuDNN's and flash attention's limit
 
@@ -149,9 +170,10 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
+    result: Tensor
     if not _is_fused(query, key, attn_mask, is_causal=is_causal, is_grouped=enable_gqa):
         math_path = torch.ops.aten._scaled_dot_product_attention_math.default
-        result: Tensor = math_path(
+        result = math_path(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )[0]
         return result
@@ -164,17 +186,14 @@ def _attention(
             attn_mask = filled.masked_fill(attn_mask.logical_not(), float("-inf"))
         while attn_mask.dim() < 4:
             attn_mask = attn_mask.unsqueeze(0)
-    learned = attn_mask if attn_mask is not None and attn_mask.requires_grad else None
-    if learned is not None:
-        attn_mask = learned.detach()
+    if attn_mask is not None and attn_mask.requires_grad:
+        # CUDA's memory-efficient kernel: the CPU's has no gradient of a bias.
+        efficient = torch.ops.aten._scaled_dot_product_efficient_attention.default
+        result = efficient(query, key, value, attn_mask, True, dropout_p, is_causal, scale=scale)[0]
+        return result
     fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-    output: Tensor = fused(
-        query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
-    )[0]
-    if learned is None:
-        return output
-    biased: Tensor = _LearnedBias.apply(output, learned)  # type: ignore[no-untyped-call]
-    return biased
+    result = fused(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
+    return result
 
 
 def _is_fused(
@@ -202,20 +221,3 @@ def _is_fused(
             width <= _MOST_FUSED_WIDTH and not (is_causal and query.shape[-2] != key.shape[-2])
         )
     return is_aligned
-
-
-class _LearnedBias(torch.autograd.Function):
-    """A gradient for a bias of attention, such as T5's: CUDA's kernel computes it with the others.
-
-    The CPU's kernel refuses such a bias, so this lets autograd know that there is one.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, output: Tensor, bias: Tensor) -> Tensor:
-        ctx.bias = bias.shape, bias.dtype
-        return output.view_as(output)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        shape, dtype = ctx.bias
-        return gradient, torch.empty(shape, dtype=dtype)

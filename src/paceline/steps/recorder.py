@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from paceline.cluster.device import Precision
-from paceline.steps.canonical import kernels_of, op_name, operand
+from paceline.steps.canonical import handed_over_bytes, kernels_of, op_name, operand
 from paceline.steps.cuda_like import cuda_like
 from paceline.steps.kernel import Kernel, Operand
 from paceline.steps.step import AUTOCAST_DTYPES
@@ -128,9 +128,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self.muted and func.namespace not in ("prim", "profiler"):
             kernels = kernels_of(func, args, kwargs, result, precision=self._precision)
             num_tensors = sum(1 for _ in tensors_in(args))
-            self.calls.append(
-                Call(op_name(func), self.phase, kernels, self.live_bytes, num_tensors)
-            )
+            live_bytes = self.live_bytes + handed_over_bytes(kernels)
+            self.calls.append(Call(op_name(func), self.phase, kernels, live_bytes, num_tensors))
             if self._flows is not None:
                 self._flows.append(self._flow(func, args, kwargs, result))
         return result
