@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from paceline.cluster.devices import load_device
+from paceline.cluster.host import Host
 from paceline.kernels import KernelModel
 from paceline.kernels.host import HostCosts
 from paceline.rehearse import Prediction, predict
+from paceline.rehearse.compute import compute_cost
 from paceline.steps import Step, capture_step, zoo_step
 from paceline.steps.source import OPTIMIZERS, classification_loss
 from synthetic_profile import DEVICE, fitted, profile
@@ -118,6 +120,22 @@ def test_an_unknown_operator_is_timed_and_named() -> None:
     assert warning.startswith("No kernel family knows _fft_")
     assert "roofline" in warning
     assert prediction.method["roofline"] > 0
+
+
+def test_a_host_that_may_be_the_limit_widens_the_range() -> None:
+    capture = capture_step(zoo_step("small-gpt", batch=64))
+    slow = model(SLOW_HOST)
+    alone = compute_cost(capture, slow)
+    device_s, host_s = alone.timeline.device_s, alone.timeline.host_s
+
+    def uncertainty(share: float) -> float:
+        """With a host that issues in a share of the device's time, and may be off by a tenth."""
+        host = Host(speed=host_s / (share * device_s), source="measured")
+        return compute_cost(capture, slow, host=host).uncertainty
+
+    far, near = uncertainty(0.3), uncertainty(0.99)
+    doubt = math.hypot(SLOW_HOST.spread, 0.1)
+    assert near == pytest.approx(max(far, 0.99 * (1 + doubt) - 1), rel=0.02)
 
 
 def test_another_device_is_marked_as_extrapolated() -> None:

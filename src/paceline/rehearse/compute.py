@@ -61,7 +61,7 @@ def compute_cost(
         method=_method(kernels, estimates),
         bottleneck=_bottleneck(timeline, kernels, estimates, kernel_model, serial=priced.serial),
         uncertainty=_uncertainty(
-            timeline, kernels, estimates, kernel_model, 0.0 if priced.serial else host.doubt
+            timeline, kernels, estimates, kernel_model, None if priced.serial else host.doubt
         ),
         warnings=_warnings(kernel_model, kernels),
         notes=() if priced.serial else _host_notes(timeline, host, kernels),
@@ -118,12 +118,19 @@ def _uncertainty(
     kernels: list[Kernel],
     estimates: dict[Kernel, Estimate],
     model: KernelModel,
-    host_doubt: float,
+    host_doubt: float | None,
 ) -> float:
-    if timeline.host_s > timeline.device_s:
-        return float(np.hypot(model.host.spread, host_doubt))
+    """One standard deviation of a step, relative; ``host_doubt`` is None where times add up."""
     doubts = [estimates[k].seconds * estimates[k].uncertainty for k in kernels]
-    return step_uncertainty(doubts, timeline.device_s)
+    device = step_uncertainty(doubts, timeline.device_s)
+    host = float(np.hypot(model.host.spread, host_doubt or 0.0))
+    (other_s, other), (limit_s, own) = sorted(
+        [(timeline.device_s, device), (timeline.host_s, host)]
+    )
+    if host_doubt is None or not limit_s:
+        return own
+    # The step is the longer of the two: if the other is late, it may be that one.
+    return max(own, other_s * (1 + other) / limit_s - 1)
 
 
 def step_uncertainty(doubts_s: Sequence[float], step_s: float) -> float:
