@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import nn
-
 from paceline.cluster import Cluster, Host, load_host
 from paceline.cluster.device import Device
 from paceline.cluster.host import PROFILED_HOST, UNKNOWN_HOST
@@ -134,8 +132,7 @@ def predict(
         found = _predict_alone(
             capture, chosen, *models.values(), host=host, samples=samples, trace=trace
         )
-        found = _against_eager(found, step, models) if compiled else found
-        return _warned_of_recurrence(found, step, models)
+        return _against_eager(found, step, models) if compiled else found
     if isinstance(step, Capture):
         raise ValueError("A cluster's prediction needs the step itself, not only its capture.")
 
@@ -175,8 +172,7 @@ def predict(
         found = replace(found, shares="balanced", batches=batches)
     if trace is not None:
         write_cluster_trace(trace, found, chosen, timeline)
-    found = _against_eager(found, step, models) if compiled else found
-    return _warned_of_recurrence(found, step, models)
+    return _against_eager(found, step, models) if compiled else found
 
 
 def _alone_s(known: Known, models: Mapping[str, KernelModel], cluster: Cluster) -> float:
@@ -238,21 +234,3 @@ def _against_eager(
     # Peak memory of nine compiled steps on an H200 (docs/results/compiled_steps.json).
     note = "Memory is the eager step's; compiled ones took 0.51 to 1.00 of it on an H200."
     return replace(found, compiled_ratio=compiled / eager, warnings=(*found.warnings, note))
-
-
-def _warned_of_recurrence(
-    found: Prediction, step: Step | Capture, models: Mapping[str, KernelModel]
-) -> Prediction:
-    """Say that recurrent layers are not timed as they run; a capture does not know of them."""
-    if isinstance(step, Capture):
-        return found
-    kinds = {type(one).__name__ for one in step.model.modules() if isinstance(one, nn.RNNBase)}
-    if not kinds:
-        return found
-    on_cpus = all(is_serial(model) for model in models.values())
-    seen = "1.2 to 4 times too slow on one core" if on_cpus else "2 to 23 times too slow on an H200"
-    warning = (
-        f"{', '.join(sorted(kinds))}: such a layer runs as one call, and is timed here step by "
-        f"step; training with them was predicted {seen}."
-    )
-    return replace(found, warnings=(*found.warnings, warning))
