@@ -12,7 +12,8 @@ from paceline.lab.lab import Lab
 from paceline.lab.layout import lay_out
 from paceline.lab.timetable import LabEvent, LinkChange, Timetable, parse_changes
 
-# Measures the link from node 0 to node 1, tells it, and again when it is told that it may.
+# Measures the link from node 0 to node 1, tells it, and again when it is told that it may. The best
+# of several: a busy machine can only make a link seem slower.
 MEASURE = """\
 import pathlib, sys, time
 from paceline.lab.probe import measure_link
@@ -23,7 +24,7 @@ folder = pathlib.Path(sys.argv[1])
 for name in sys.argv[2:]:
     while name == "after" and not (folder / "changed").exists():
         time.sleep(0.02)
-    rate = across.agree(measure_link(across, 0, 1, 100_000), "max")
+    rate = max(across.agree(measure_link(across, 0, 1, 100_000), "max") for _ in range(4))
     if across.rank == 0:
         (folder / "part").write_text(str(rate))
         (folder / "part").rename(folder / name)
