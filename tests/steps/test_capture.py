@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +17,7 @@ from torch.optim import SGD, Adam, AdamW, NAdam, Optimizer
 from torch.utils.checkpoint import checkpoint
 
 from paceline.cluster.device import Precision
-from paceline.steps import Capture, Step, capture_step, cuda_like, zoo_step
+from paceline.steps import Capture, Step, capture_step, zoo_step
 from paceline.steps.step import MemoryFormat
 from paceline.zoo import build_model
 from real_run import listen_to_second_step
@@ -232,93 +230,6 @@ def test_attention_with_a_mask_and_dropout_says_so() -> None:
     (forward,) = [kernel for kernel in capture.kernels() if kernel.op == "attention"]
     assert forward.args[3].shape == (1, 1, 10, 10)
     assert forward.args[4:] == (True, False)
-
-
-def test_autocast_follows_cudas_rules_not_the_cpus() -> None:
-    model = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.Linear(32, 8))
-    step = Step(
-        model=model,
-        inputs=torch.randn(4, 16),
-        targets=torch.randint(8, (4,)),
-        loss=functional.cross_entropy,
-        precision="bf16",
-    )
-    kernels = list(capture_step(step).kernels())
-
-    def dtypes(op: str) -> set[str]:
-        found = [kernel for kernel in kernels if kernel.op == op]
-        assert found
-        return {
-            each.dtype
-            for kernel in found
-            for each in (*kernel.operands, *kernel.outputs)
-            if each.dtype != "i64"
-        }
-
-    assert dtypes("addmm") == {"bf16"}
-    assert dtypes("mm") == {"bf16"}
-    assert dtypes("native_layer_norm") == {"f32"}
-    assert dtypes("native_layer_norm_backward") == {"f32"}
-    assert dtypes("_log_softmax") == {"bf16"}
-    assert dtypes("nll_loss_forward") == {"f32"}
-
-
-def cuda_rule(macro: str) -> set[str]:
-    """The operators of one of autocast's rules for CUDA, as PyTorch's own header has them."""
-    header = Path(torch.__file__).parent / "include/ATen/autocast_mode.h"
-    found = re.search(rf"#define {macro}\(_\)(.*?)\n\n", header.read_text(), re.DOTALL)
-    assert found is not None
-    pairs = re.findall(r"_\((\w+)(?:,\s*(\w+))?\)", found[1])
-    return {f"{name}.{overload}".rstrip(".") for name, overload in pairs}
-
-
-def test_autocast_knows_all_of_cudas_operators() -> None:
-    assert set(cuda_like._FLOAT32_OPS) == cuda_rule("AT_FORALL_FP32")
-    assert set(cuda_like._FLOAT32_DTYPE_OPS) == cuda_rule("AT_FORALL_FP32_SET_OPT_DTYPE")
-
-
-def test_what_the_cpu_alone_casts_stays_as_it_is() -> None:
-    """Of two rows of images, one is resized and one is padded and pooled."""
-
-    class Resized(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.flat, self.deep = nn.Conv2d(3, 4, 3), nn.Conv3d(3, 4, 3)
-
-        def forward(self, image: Tensor, volume: Tensor) -> Tensor:
-            wide = functional.interpolate(self.flat(image), scale_factor=2.0, mode="bilinear")
-            pooled = functional.max_pool3d(self.deep(volume), 2)
-            padded = functional.pad(self.flat(image), (1, 1, 1, 1), mode="reflect")
-            return wide.sum() + pooled.sum() + padded.sum()
-
-    inputs = (torch.empty(2, 3, 10, 10), torch.empty(2, 3, 8, 8, 8))
-    step = Step(model=Resized(), inputs=inputs, precision="bf16")
-    dtypes = {kernel.op: kernel.operands[0].dtype for kernel in capture_step(step).kernels()}
-    assert dtypes["upsample_bilinear2d"] == "f32"
-    assert dtypes["max_pool3d_with_indices"] == "bf16"
-    assert dtypes["reflection_pad2d"] == "bf16"
-
-
-def test_flags_are_counted_in_a_copy_of_wide_integers() -> None:
-    """As CUDA does: the copy is 8 bytes for each flag, in memory as long as the sum runs."""
-
-    class Counted(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.empty(1000, 1000))
-
-        def forward(self, rows: Tensor) -> Tensor:
-            return (rows * self.weight).amax(1).sum()
-
-    capture = capture_step(Step(model=Counted(), inputs=torch.empty(1000, 1000)))
-    index, call = next(
-        (index, call) for index, call in enumerate(capture.calls) if len(call.kernels) == 2
-    )
-    cast, total = call.kernels
-    assert (cast.op, total.op) == ("_to_copy", "sum.dim_IntList")
-    assert (cast.operands[0].dtype, total.operands[0].dtype) == ("b8", "i64")
-    before = capture.calls[index - 1].live_bytes
-    assert call.live_bytes - before == pytest.approx(8e6, rel=0.01)
 
 
 def test_tf32_marks_products_only_if_asked_for_and_convolutions_always() -> None:

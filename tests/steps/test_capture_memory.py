@@ -156,3 +156,25 @@ def test_an_expanded_tensor_takes_the_memory_of_its_storage() -> None:
 
     step = Step(model=Expands(), inputs=torch.empty(1, 1024), optimizer=plain_sgd)
     assert capture_step(step).calls[0].live_bytes == 2 * floats(1024)
+
+
+def test_flags_are_counted_in_a_copy_of_wide_integers() -> None:
+    """As CUDA does: the copy is 8 bytes for each flag, in memory as long as the sum runs."""
+
+    class Counted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.empty(1000, 1000))
+
+        def forward(self, rows: Tensor) -> Tensor:
+            return (rows * self.weight).amax(1).sum()
+
+    capture = capture_step(Step(model=Counted(), inputs=torch.empty(1000, 1000)))
+    index, call = next(
+        (index, call) for index, call in enumerate(capture.calls) if len(call.kernels) == 2
+    )
+    cast, total = call.kernels
+    assert (cast.op, total.op) == ("_to_copy", "sum.dim_IntList")
+    assert (cast.operands[0].dtype, total.operands[0].dtype) == ("b8", "i64")
+    before = capture.calls[index - 1].live_bytes
+    assert call.live_bytes - before == pytest.approx(8e6, rel=0.01)

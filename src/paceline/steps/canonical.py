@@ -85,8 +85,9 @@ _CUDNN = (
     "recurrent",
     "recurrent_backward",
 )
-_SUMS = ("sum", "sum.dim_IntList", "prod", "prod.dim_int")
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "attention", "attention_backward")
+
+_SUMS = ("sum", "sum.dim_IntList", "prod", "prod.dim_int")
 
 
 def operand(tensor: Tensor) -> Operand:
@@ -140,10 +141,10 @@ def kernels_of(
     if name == "_safe_softmax":
         return _safe_softmax(operand(args[0]), int(args[1]), outputs[0])
     kernel = Kernel(name, _canonical_args(name, args, kwargs), outputs=outputs)
-    if name in _SUMS and _is_cast_first(kernel):
-        return _cast_and_sum(kernel)
     if not any(each.numel for each in (*kernel.operands, *outputs)):
         return ()
+    if name in _SUMS and _is_cast_first(kernel):
+        return _cast_and_sum(kernel)
     return (_with_math(kernel, precision),)
 
 
