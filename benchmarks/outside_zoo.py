@@ -3,6 +3,7 @@
     python benchmarks/outside_zoo.py                       # compare with the stored measurements
     python benchmarks/outside_zoo.py --networks fresh      # first seen when the model was complete
     python benchmarks/outside_zoo.py --networks later      # the same, of its next version
+    python benchmarks/outside_zoo.py --networks newest     # not measured yet
     python benchmarks/outside_zoo.py --measure steps.json  # on a machine with a GPU: measure anew
 
 Networks that need transformers or torchvision are left out where these are not installed.
@@ -24,6 +25,7 @@ import torch
 
 import fresh_networks
 import later_networks
+import newest_networks
 import user_networks
 from paceline.cluster.device import Precision
 from paceline.kernels.library import load_kernel_model
@@ -37,6 +39,7 @@ NETWORKS = {
     "users": user_networks.NETWORKS,
     "fresh": fresh_networks.NETWORKS,
     "later": later_networks.NETWORKS,
+    "newest": newest_networks.NETWORKS,
 }
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 BUSY = 0.9  # of a step: below that the host limits it
