@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -130,7 +131,7 @@ def test_wandb_offline(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     run_job(write_wandb, str(tmp_path), nodes=(1, 1))
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    records = list(wandb_records(file.read_bytes()))
+    records = wandb_records_of_ended_run(file)
     rows = [
         {
             (item.key or "/".join(item.nested_key)): json.loads(item.value_json)
@@ -154,6 +155,16 @@ def test_wandb_offline(tmp_path: Path) -> None:
     assert [r.exit.exit_code for r in records if r.HasField("exit")] == [0]
 
 
+def wandb_records_of_ended_run(file: Path) -> list[Any]:
+    """All records: wandb writes them in a process of its own, which outlives the worker."""
+    deadline = time.monotonic() + 60.0
+    while True:
+        records = list(wandb_records(file.read_bytes()))
+        if any(each.HasField("exit") for each in records) or time.monotonic() > deadline:
+            return records
+        time.sleep(0.1)
+
+
 def wandb_records(data: bytes) -> Iterator[Any]:
     """The records of a file that wandb writes: LevelDB's log format, after a header of 7 bytes."""
     from wandb.proto import wandb_internal_pb2 as records
@@ -165,6 +176,8 @@ def wandb_records(data: bytes) -> Iterator[Any]:
             place += block - place % block
             continue
         length, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+        if place + 7 + length > len(data):  # still being written
+            return
         whole += data[place + 7 : place + 7 + length]
         place += 7 + length
         if kind in (1, 4):  # all of it, or its end
