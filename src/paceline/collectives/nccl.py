@@ -2,10 +2,11 @@
 
 NCCL takes the algorithm and the protocol that it expects to be fastest; so does this model. Its
 constants are not NCCL's own estimates (NVIDIA/nccl, src/graph/tuning.cc) but what nccl-tests
-measured: inside a node on A100, H100, B200 and L40S, 2 to 8 GPUs, 512 B to 512 MiB; between nodes
-over EFA and GPUDirect-TCPXO (benchmarks/nccl_tables.py, docs/evidence/collectives.md). What
-differs from cluster to cluster is in its description: a link's latency, bandwidth and efficiency,
-what it takes to start, and whether the switch adds up (NVLink SHARP).
+measured: inside a node on A100, H100, B200 and L40S, 2 to 8 GPUs, 512 B to 512 MiB; between 2 to 32
+nodes over InfiniBand, RoCE, EFA and GPUDirect-TCPXO, 8 B to 16 GiB (benchmarks/nccl_tables.py,
+docs/evidence/collectives.md). What differs from cluster to cluster is in its description: a link's
+latency, bandwidth and efficiency, what it takes to start, and whether the switch adds up (NVLink
+SHARP).
 
 Left out: limits per channel, CollNet, and buffers that are registered with the switch.
 """
@@ -34,29 +35,38 @@ class Protocol:
     """On top of what starting a collective takes."""
     hop_s: float
     """On top of the latency of a link inside a node."""
-    trips: float
-    """What a hop between nodes costs, in latencies of its link."""
     share: float
     """Of the bandwidth."""
     windowed: bool
     """Whether only so much may be under way, and pieces are too small to wait for."""
+    between_hop_s: float = 0.0
+    """On top of the latency of a link between nodes."""
+    most_between_bytes_per_s: float = np.inf
+    """What a node sends to others at most, whatever its cards carry."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
     """What holds on every system; ``benchmarks/nccl_tables.py`` fits it."""
 
-    ll: Protocol = Protocol(start_s=0.0, hop_s=0.0, trips=1, share=0.41, windowed=True)
-    ll128: Protocol = Protocol(start_s=10.7e-6, hop_s=0.0, trips=1, share=0.75, windowed=True)
-    simple: Protocol = Protocol(start_s=6.8e-6, hop_s=1.9e-6, trips=7, share=1.0, windowed=False)
-    window_bytes: float = 2.05e6
-    """What may be under way between nodes in LL and LL128: a round trip later they may go on.
-    17.8 GB/s over EFA and 20.5 GB/s over GPUDirect-TCPXO, where the cards carry 43 and 185."""
+    ll: Protocol = Protocol(
+        start_s=0.0, hop_s=0.0, share=0.41, windowed=True, most_between_bytes_per_s=1.85e9
+    )
+    ll128: Protocol = Protocol(start_s=10.7e-6, hop_s=0.0, share=0.75, windowed=True)
+    simple: Protocol = Protocol(
+        start_s=6.8e-6, hop_s=1.9e-6, share=1.0, windowed=False, between_hop_s=4e-6
+    )
+    window_bytes: float = 0.65e6
+    """What may be under way between nodes in LL and LL128: a round trip later they may go on."""
     fill_s: float = 1.3e-6
-    """Filling and draining the pipeline costs √(σ·t) of a transfer that takes t: what the best
-    number of pieces leaves over."""
+    """Filling and draining the pipeline inside a node costs √(σ·t) of a transfer that takes t: what
+    the best number of pieces leaves over."""
     full_pieces_s: float = 0.56e-3
-    """Pieces of transfers that take longer have their full size."""
+    """Pieces of transfers that take longer have their full size, inside a node."""
+    fill_between_s: float = 7.3e-6
+    fill_between_hops: float = 8.0
+    """σ of each level of a tree over the nodes: a time, and so many latencies of the link. With h
+    hops σ is 4·h·α; a level is passed on the way up and on the way down."""
     own_pass: float = 0.5
     """What a reduce-scatter or an all-gather adds to its P−1 passes, in passes: the first or the
     last touches only the worker's own memory. (Counting accesses as for all-reduces gives 2/3.)"""
@@ -123,7 +133,7 @@ def reduce_scatter_s(
             num_bytes, num_workers, _bus(topology, protocol, constants)
         )
         return _ring_latency_s(topology, protocol, rounds=1) + _filled_s(
-            np.maximum(links_s, devices_s), protocol, constants
+            np.maximum(links_s, devices_s), topology, protocol, constants
         )
 
     return _least(way_s(protocol) for protocol in constants.protocols)
@@ -140,7 +150,7 @@ def broadcast_s(num_bytes: Numbers, topology: Topology, constants: Constants = M
         )
         transfer_s = formulas.chain_broadcast_s(num_bytes, topology.num_workers, route)
         return _ring_latency_s(topology, protocol, rounds=1) + _filled_s(
-            transfer_s, protocol, constants
+            transfer_s, topology, protocol, constants
         )
 
     return _least(way_s(protocol) for protocol in constants.protocols)
@@ -158,7 +168,7 @@ def _ring_s(
         num_bytes, num_workers, _copy_rate(topology) * protocol.share
     )
     return _ring_latency_s(topology, protocol, rounds=2) + _filled_s(
-        np.maximum(links_s, devices_s), protocol, constants
+        np.maximum(links_s, devices_s), topology, protocol, constants
     )
 
 
@@ -175,7 +185,7 @@ def _tree_s(
         topology.start_s
         + protocol.start_s
         + 2 * (hops_s + _levels_s(topology, protocol))
-        + _filled_s(transfer_s, protocol, constants)
+        + _filled_s(transfer_s, topology, protocol, constants)
     )
 
 
@@ -193,15 +203,22 @@ def _switch_s(num_bytes: Numbers, topology: Topology, constants: Constants) -> N
     transfer_s = np.maximum(
         inside_s, _over_nodes_s(num_bytes, topology, constants.simple, constants)
     )
-    seconds = topology.start_s + constants.switch_start_s + transfer_s
+    is_alone = np.equal(topology.num_nodes, 1)
+    filled_s = _filled_s(transfer_s, topology, constants.simple, constants)
+    seconds = topology.start_s + constants.switch_start_s + np.where(is_alone, transfer_s, filled_s)
     seconds = seconds + 2 * _levels_s(topology, constants.simple)
     return np.where(is_used, seconds, np.inf)
 
 
 def _levels_s(topology: Topology, protocol: Protocol) -> Numbers:
     """The latency of a tree over the nodes, one way."""
-    levels = np.ceil(np.log2(topology.num_nodes))
-    return levels * protocol.trips * topology.between.latency_s
+    return _levels(topology) * (topology.between.latency_s + protocol.between_hop_s)
+
+
+def _levels(topology: Topology) -> Numbers:
+    """Of a tree over the nodes."""
+    levels: Numbers = np.ceil(np.log2(topology.num_nodes))
+    return levels
 
 
 def _over_nodes_s(
@@ -220,7 +237,7 @@ def _ring_latency_s(topology: Topology, protocol: Protocol, *, rounds: int) -> N
     between = topology.num_nodes - 1
     inside = topology.num_workers - 1 - between
     inside_s = inside * (topology.inside.latency_s + protocol.hop_s)
-    between_s = between * protocol.trips * topology.between.latency_s
+    between_s = between * (topology.between.latency_s + protocol.between_hop_s)
     return topology.start_s + protocol.start_s + rounds * (inside_s + between_s)
 
 
@@ -256,14 +273,23 @@ def _between_rate(topology: Topology, protocol: Protocol, constants: Constants) 
     if not protocol.windowed:
         return rate * protocol.share
     window = constants.window_bytes / np.maximum(2 * topology.between.latency_s, 1e-12)
-    return np.minimum(rate * protocol.share, window)
+    return np.minimum(np.minimum(rate * protocol.share, window), protocol.most_between_bytes_per_s)
 
 
-def _filled_s(transfer_s: Numbers, protocol: Protocol, constants: Constants) -> Numbers:
-    """A transfer with what its pipeline costs, which only Simple has: it passes on whole pieces."""
+def _filled_s(
+    transfer_s: Numbers, topology: Topology, protocol: Protocol, constants: Constants
+) -> Numbers:
+    """A transfer with what its pipeline costs, which only Simple has: it passes on whole pieces.
+
+    (h + k − 1) pieces of n/k bytes over h hops of latency α take n/B + h·α + √(4·h·α·n/B) with the
+    best k: √(σ·t), where σ = 4·h·α.
+    """
     if protocol.windowed:
         return transfer_s
-    return transfer_s + np.sqrt(constants.fill_s * np.minimum(transfer_s, constants.full_pieces_s))
+    level_s = constants.fill_between_s + constants.fill_between_hops * topology.between.latency_s
+    between_s = _levels(topology) * level_s * transfer_s
+    inside_s = constants.fill_s * np.minimum(transfer_s, constants.full_pieces_s)
+    return transfer_s + np.sqrt(inside_s + between_s)
 
 
 def _least(estimates: Iterable[Numbers]) -> Numbers:
