@@ -140,7 +140,7 @@ def _loss(output: Any, targets: Tensor) -> Tensor:
 
 
 def _build(name: str, *, fused_attention: bool) -> nn.Module | None:
-    _define_torchvision_operators()
+    define_torchvision_operators()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import timm
@@ -157,7 +157,7 @@ def _build(name: str, *, fused_attention: bool) -> nn.Module | None:
 _operators: list[torch.library.Library] = []
 
 
-def _define_torchvision_operators() -> None:
+def define_torchvision_operators() -> None:
     """A torchvision that was built for another torch has none, and fails when imported."""
     if not _operators and not hasattr(torch.ops.torchvision, "nms"):
         library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]

@@ -6,8 +6,8 @@ Every section of SECTIONS compares one kind of prediction with a table in benchm
 a summary and its rows. The polynomial of matrix products is fitted to the other devices alone where
 a device is compared; the networks of a chip are compared on products that they have not seen. --fit
 writes those that come with paceline, fitted to all. timm's networks need timm and torchvision (`pip
-install --no-deps timm torchvision huggingface_hub`); without them that section is left out, and the
-result says so. docs/evidence/devices.md shows the table.
+install --no-deps timm torchvision huggingface_hub`), and BERT transformers; without them these
+sections are left out, and the result says so. docs/evidence/devices.md shows the table.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from device_networks import Captured, captured, chosen_networks, has_timm, read_table
+from device_others import has_transformers, published_step
 from device_products import (
     fitted_polynomial,
     known_products,
@@ -136,7 +137,9 @@ def training(options: Options) -> dict[str, Any]:
         for file, memory_format in FORMATS.items()
     }
     first, second = tables.values()
-    names = chosen_networks(name for name in first if name in second)[: options.num_networks]
+    names = [name for name in first if name in second]
+    if options.num_networks is not None:
+        names = chosen_networks(names)[: options.num_networks]
     for memory_format, table in tables.items():
         own = []
         for name in names:
@@ -191,7 +194,7 @@ def single_gpu(options: Options) -> dict[str, Any]:
     return {"summary": summary, "rows": rows}
 
 
-def eight_gpus(options: Options) -> dict[str, Any]:
+def resnet50(options: Options) -> dict[str, Any]:
     """Lambda's figures of ResNet-50 on one GPU; nothing was chosen by looking at them."""
     rows, known = [], {}
     for row in read_table(DATA / "lambda_resnet50.csv"):
@@ -207,6 +210,25 @@ def eight_gpus(options: Options) -> dict[str, Any]:
             | compared(known[precision, batch], row["device"], batch / float(row["samples_per_s"]))
         )
     return {"summary": {"all of them": summarised(rows)}, "rows": rows}
+
+
+def others(options: Options) -> dict[str, Any]:
+    """What else people published of single GPUs; nothing was chosen by looking at it."""
+    if not has_timm() or not has_transformers():
+        return {"left_out": "timm, torchvision and transformers are not all installed"}
+    rows, known = [], {}
+    for row in read_table(DATA / "other_training.csv"):
+        key = (row["kind"], row["network"], row["batch"], row["precision"])
+        if key not in known:
+            known[key] = Captured.of(capture_step(published_step(row)))
+        named = {name: row[name] for name in ("source", "network", "precision", "device")}
+        real_s = int(row["batch"]) / float(row["samples_per_s"])
+        rows.append(named | compared(known[key], row["device"], real_s))
+    summary = {
+        device: summarised([row for row in rows if row["device"] == device])
+        for device in dict.fromkeys(row["device"] for row in rows)
+    }
+    return {"summary": summary, "rows": rows}
 
 
 def speed_up(options: Options) -> dict[str, Any]:
@@ -293,7 +315,8 @@ SECTIONS: dict[str, Section] = {
     "square products on 15 GPUs": squares,
     "training on an RTX 3090": training,
     "one V100 or A100": single_gpu,
-    "ResNet-50 on eight GPUs": eight_gpus,
+    "ResNet-50 on fourteen GPUs": resnet50,
+    "other networks and GPUs": others,
     "RTX 4090 over RTX 3090": speed_up,
 }
 
@@ -345,7 +368,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=RESULT)
     arguments = parser.parse_args()
     options = Options(arguments.cache, arguments.networks, arguments.fit)
-    known = json.loads(arguments.out.read_text("utf-8")) if arguments.only else {}
+    renews = arguments.only and arguments.out.is_file()
+    known = json.loads(arguments.out.read_text("utf-8")) if renews else {}
     outcome = {
         name: section(options) if arguments.only in (None, name) else known.get(name, {})
         for name, section in SECTIONS.items()

@@ -35,9 +35,9 @@ def test_every_device_is_listed_and_says_what_predictions_for_it_are_worth(
 
 
 def test_an_unknown_device_is_refused_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert frame.run(main.app, ["device", "show", "l40"]) == 2
+    assert frame.run(main.app, ["device", "show", "l40ss"]) == 2
     assert "did you mean 'l40s'" in capsys.readouterr().err
-    assert frame.run(main.app, ["predict", "mlp", "--device", "a100,l40"]) == 2
+    assert frame.run(main.app, ["predict", "mlp", "--device", "a100,l40ss"]) == 2
     assert "did you mean 'l40s'" in capsys.readouterr().err
     assert frame.run(main.app, ["predict", "mlp", "--device", "a100,l4", "--cluster", "local"]) == 2
     assert "leave out --cluster" in capsys.readouterr().err

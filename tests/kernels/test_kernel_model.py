@@ -170,7 +170,7 @@ def test_an_unknown_device_is_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "mine.model.safetensors"
     fitted().save(path)
     with pytest.raises(
-        ValueError, match=r"^There is no device 'h300'; take one of a100, "
+        ValueError, match=r"^There is no device 'h300'; take one of a10, "
     ) as raised:
         load_kernel_model("h300", model=path)
     assert "\n" not in str(raised.value)
