@@ -67,9 +67,18 @@ BETWEEN = {
     "h100 16 nodes": "dgx-h100",
     "p6-b300": "aws-p6-b300",
     "rtx3060 roce": "ethernet-100g",
+    "h100 two of eight": "dgx-h100",
 }
 # Neither a constant nor a figure of a preset was taken from these.
-UNSEEN = ("h200 roce", "oci h200", "h100 bond", "h100 16 nodes", "p6-b300", "rtx3060 roce")
+UNSEEN = (
+    "h200 roce",
+    "oci h200",
+    "h100 bond",
+    "h100 16 nodes",
+    "p6-b300",
+    "rtx3060 roce",
+    "h100 two of eight",
+)
 # Workstations with one GPU and one card each have no preset.
 ROCE = Link(latency_s=5.7e-6, bandwidth_bytes_per_s=12.5e9, efficiency=0.91, shared=True)
 FITTED = ("p4de", "a3-mega", "h100 infiniband", "p5", "oci a100", "a4", "rtx3090 roce")

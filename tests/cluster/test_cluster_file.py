@@ -263,8 +263,10 @@ def test_what_nccl_reaches_is_read_and_written() -> None:
         'bandwidth = "32 GB/s"\nstart = "5 us"\nswitch_bandwidth = "300 GB/s"\n'
         'reached = { 2 = "20 GB/s", 8 = "5 GB/s" }\n'
         '[node.between]\nlatency = "7 us"\nbandwidth = "10 Gbit/s"\nefficiency = 0.9\n'
+        "shared = true\nworker_share = 0.25\n"
     )
     cluster = parse_cluster(text, "x.toml")
+    assert cluster.node_kinds[0].between.worker_share == 0.25
     assert cluster.node_kinds[0].inside.reached_bytes_per_s == {2: 20e9, 8: 5e9}
     assert parse_cluster(dump_cluster(cluster), "again") == cluster
     for wrong, sentence in (

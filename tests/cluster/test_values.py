@@ -161,6 +161,7 @@ def test_to_dict_is_plain_json_in_base_units() -> None:
         "latency_s": 1e-6,
         "bandwidth_bytes_per_s": 1e9,
         "shared": True,
+        "worker_share": 1.0,
         "half_bytes": 0,
         "efficiency": None,
         "reached_bytes_per_s": None,

@@ -196,6 +196,38 @@ def test_a_shared_card_is_shared_and_others_are_not() -> None:
     assert world[0] / world[1] == pytest.approx(8, rel=0.02)
 
 
+def test_a_worker_uses_the_cards_beside_it() -> None:
+    eighth = topology(4, 8, worker_share=1 / 8)
+    assert collective_s("all_reduce", 1e9, eighth) == collective_s("all_reduce", 1e9, topology(4))
+    for few in (1, 2, 4):
+        # So many workers of each node, and as many cards.
+        own = replace(eighth, workers_per_node=few)
+        slow = topology(4, few, between=BETWEEN.times(few / 8))
+        assert collective_s("all_reduce", 1e9, own) == collective_s("all_reduce", 1e9, slow)
+    # One worker of each node, alone or beside the others: its card is its own.
+    alone, beside = eighth.across_beside(1), eighth.across
+    assert collective_s("all_reduce", 1e9, alone) == collective_s("all_reduce", 1e9, beside)
+    # A message has one card too; Gloo's ring has the node's.
+    message = collective_s("point_to_point", 1e9, eighth)
+    assert message == pytest.approx(14e-6 + 1e9 / (25e9 / 8))
+    shared = topology(4)
+    for library in get_args(Library):
+        assert collective_s("point_to_point", 1e9, shared, library=library) == pytest.approx(
+            14e-6 + 1e9 / 25e9
+        )
+
+
+def test_few_workers_of_ten_nodes_reach_what_was_measured() -> None:
+    """Bus bandwidth in GB/s of ten nodes of H100, from xxrjun/nccl-tests-cluster (2026-01-29)."""
+    nodes = load_cluster("dgx-h100").with_nodes(10)
+    for few, measured in ((1, 48.9), (2, 98.3), (4, 196.4), (8, 364.1)):
+        where = topology_of(nodes.with_workers_per_node(few))
+        seconds = collective_s("all_reduce", 2.0**33, where)
+        workers = 10 * few
+        bus = 2 * (workers - 1) / workers * 2.0**33 / seconds / 1e9
+        assert bus == pytest.approx(measured, rel=0.11), few
+
+
 @pytest.mark.parametrize("library", get_args(Library))
 def test_hierarchical_is_three_collectives(library: Library) -> None:
     where = topology(4, 8)

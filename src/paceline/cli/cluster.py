@@ -121,12 +121,20 @@ def _links_table(cluster: Cluster) -> Table:
         table.add_row(
             name,
             format_duration(link.latency_s),
-            f"{bandwidth}\nper {'node' if link.shared else 'worker'}",
+            bandwidth + _whose(link),
             *half,
             _reached(link),
             link.source,
         )
     return table
+
+
+def _whose(link: Link) -> str:
+    """Who has a link's bandwidth."""
+    if not link.shared:
+        return "\nper worker"
+    share = f",\none worker: {link.worker_share:.3g}" if link.worker_share < 1 else ""
+    return f"\nper node{share}"
 
 
 def _reached(link: Link) -> str:

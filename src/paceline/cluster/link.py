@@ -43,6 +43,10 @@ class Link(Record):
     shared: Flag = False
     """Whether the node's workers share the bandwidth (one network card) or each have it to
     themselves (NVLink through a switch)."""
+    worker_share: PartOfOne = 1.0
+    """Between nodes: the share of a shared bandwidth that one worker can use, which is that of the
+    cards beside it: an eighth, where each of eight GPUs has a card. NCCL leaves the others alone
+    when fewer workers of the node take part. Gloo's collectives do not ask for it."""
     half_bytes: Bytes = Field(default=0, validation_alias="half_bandwidth_at")
     """The size of a message that gets half of the bandwidth; larger ones get more, and 0 means
     that all get the whole of it."""

@@ -42,7 +42,8 @@ def collective_s(
             f"algorithm {algorithm!r} is for an all_reduce; leave it 'auto' for {kind!r}"
         )
     if kind == "point_to_point":
-        seconds = formulas.message_s(num_bytes, gloo.ring_route(topology))
+        place = topology.between_workers if library == "nccl" else topology
+        seconds = formulas.message_s(num_bytes, gloo.ring_route(place))
     elif library == "nccl":
         seconds = _nccl_s(kind, num_bytes, topology, algorithm)
     else:

@@ -60,6 +60,8 @@ class Topology:
     worker's own card gives it."""
     shared: bool = True
     """Whether ``between`` is one card for the node's workers, or one for each of them."""
+    worker_share: Numbers = 1.0
+    """What share of a shared ``between`` one worker can use: that of the cards beside it."""
     copy_bandwidth_bytes_per_s: Numbers = np.inf
     """How fast a worker's device passes data on, where that and not the link is the limit."""
     between_efficiency: Numbers = 1.0
@@ -99,7 +101,9 @@ class Topology:
     @property
     def node_between(self) -> Route:
         """What the workers of a node together get out of it and into it."""
-        return self.between if self.shared else self.between.times(self.workers_per_node)
+        if not self.shared:
+            return self.between.times(self.workers_per_node)
+        return self.between.times(np.minimum(1.0, self.workers_per_node * self.worker_share))
 
     @property
     def node(self) -> Topology:
@@ -114,10 +118,18 @@ class Topology:
     def across_beside(self, num_talking: Numbers) -> Topology:
         """One worker of each node, while so many workers of a node, it included, do the same.
 
-        Collectives that share a card each get an equal part of it.
+        Collectives that share a card each get an equal part of it, and what the worker's own cards
+        carry at most.
         """
-        between = self.between.times(1 / num_talking) if self.shared else self.between
-        return replace(self, workers_per_node=1, between=between)
+        between = self.between
+        if self.shared:
+            between = between.times(np.minimum(1 / num_talking, self.worker_share))
+        return replace(self, workers_per_node=1, between=between, worker_share=1.0)
+
+    @property
+    def between_workers(self) -> Topology:
+        """One worker of a node and one of another, which nobody else disturbs."""
+        return self.across_beside(1)
 
 
 def topology_of(cluster: Cluster) -> Topology:
@@ -135,6 +147,7 @@ def topology_of(cluster: Cluster) -> Topology:
         inside=_slowest([Route.of_link(link) for link in inside]),
         between=_slowest([Route.of_link(link) for link in between]),
         shared=any(link.shared for link in between),
+        worker_share=min(link.worker_share for link in between),
         between_efficiency=min(_efficiency(link, 1.0) for link in between),
     )
     slowest = min(inside, key=lambda link: _efficiency(link, 1.0) * link.bandwidth_bytes_per_s)
