@@ -221,6 +221,7 @@ links = st.builds(
     bandwidth_bytes_per_s=positive,
     shared=st.booleans(),
     half_bytes=st.integers(min_value=0, max_value=2**60),
+    worker_share=st.floats(min_value=0, max_value=1, exclude_min=True),
     source=sources,
 )
 devices = st.builds(
