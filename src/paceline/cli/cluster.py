@@ -121,7 +121,7 @@ def _links_table(cluster: Cluster) -> Table:
         table.add_row(
             name,
             format_duration(link.latency_s),
-            bandwidth + _whose(link),
+            bandwidth + _whose(link, bits),
             *half,
             _reached(link),
             link.source,
@@ -129,12 +129,14 @@ def _links_table(cluster: Cluster) -> Table:
     return table
 
 
-def _whose(link: Link) -> str:
+def _whose(link: Link, bits: bool) -> str:
     """Who has a link's bandwidth."""
     if not link.shared:
         return "\nper worker"
-    share = f",\none worker: {link.worker_share:.3g}" if link.worker_share < 1 else ""
-    return f"\nper node{share}"
+    if link.worker_share == 1:
+        return "\nper node"
+    own = format_bandwidth(link.worker_share * link.bandwidth_bytes_per_s, bits=bits)
+    return f"\nper node,\n{own}\nper worker"
 
 
 def _reached(link: Link) -> str:
