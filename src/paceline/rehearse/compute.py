@@ -191,6 +191,6 @@ def _how_far_off(model: KernelModel) -> str:
         )
     return (
         f"{name} was not measured: kernels are transferred from {source}; such predictions "
-        "were off by 6 to 11 % on average, for 465 networks on an RTX 3090 and for up to eight on "
-        "each of fourteen GPUs from V100 to B200."
+        "were off by 6 to 11 % on average, for 465 networks on an RTX 3090 and for a few on each "
+        "of fourteen other GPUs, from V100 to B200."
     )
