@@ -87,13 +87,16 @@ class Cluster(Record):
         return self._with_node(count=self.num_nodes, workers_per_node=num_workers)
 
     def with_link(self, bandwidth_bytes_per_s: float) -> Cluster:
-        """The same cluster with another bandwidth between nodes."""
+        """The same cluster with another bandwidth between nodes, which any worker can use."""
         nodes = []
         for node in self.node_kinds:
-            link = node.between.replace(bandwidth_bytes_per_s=bandwidth_bytes_per_s)
-            note = f"bandwidth set to {format_bandwidth(bandwidth_bytes_per_s, bits=True)}"
-            # The source described the old bandwidth and must not vouch for the new one.
-            nodes.append(node.replace(between=link.replace(source=note)))
+            # The cards and the source were those of the old bandwidth.
+            link = node.between.replace(
+                bandwidth_bytes_per_s=bandwidth_bytes_per_s,
+                worker_share=1.0,
+                source=f"bandwidth set to {format_bandwidth(bandwidth_bytes_per_s, bits=True)}",
+            )
+            nodes.append(node.replace(between=link))
         return self.replace(node_kinds=tuple(nodes))
 
     def with_price(self, price_per_hour: float) -> Cluster:
