@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._C._autograd import DeviceType
 from torch.optim import Optimizer
 
 from paceline.steps.step import AUTOCAST_DTYPES, Step
@@ -27,7 +29,8 @@ class StepMeasured:
     host_s: float
     """What the host needed to issue a step while the device was not in its way."""
     busy_s: float
-    """How long a GPU was busy with a step's kernels, by CUDA's own profiler; 0 on a CPU."""
+    """How long a GPU was busy with a step's kernels, by CUDA's own profiler, which may run beside
+    each other; 0 on a CPU."""
     peak_bytes: int
     """The most memory that tensors and workspaces held at once; 0 on a CPU."""
 
@@ -109,8 +112,25 @@ def _busy_s(run: Callable[[], None]) -> float:
     with torch.profiler.profile(activities=activities, acc_events=True) as profiler:
         run()
         torch.cuda.synchronize()
-    busy_us = sum(event.self_device_time_total for event in profiler.key_averages())
-    return float(busy_us) / 1e6
+    return covered_s(
+        (each.time_range.start, each.time_range.end)
+        for each in profiler.events()
+        # A name that somebody gave to a stretch of time covers its rests, too.
+        if each.device_type != DeviceType.CPU and not each.is_user_annotation
+    )
+
+
+def covered_s(spans_us: Iterable[tuple[float, float]]) -> float:
+    """Seconds in which at least one of the spans is under way: kernels may run beside each other.
+
+    Args:
+        spans_us: Beginnings and ends in microseconds.
+    """
+    covered_us, until_us = 0.0, -math.inf
+    for begin_us, end_us in sorted(spans_us):
+        covered_us += max(0.0, end_us - max(begin_us, until_us))
+        until_us = max(until_us, end_us)
+    return covered_us / 1e6
 
 
 def _nothing() -> None:
