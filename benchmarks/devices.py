@@ -24,6 +24,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from detector import detector_step
 from device_networks import Captured, captured, chosen_networks, has_timm, read_table
 from device_others import has_transformers, published_step
 from device_products import (
@@ -53,6 +54,7 @@ SINGLE = {  # DeepLearningExamples' networks by timm's names, with their image s
     "se-resnext101-32x4d": ("seresnext101_32x4d", 224),
     "efficientnet-b4": ("efficientnet_b4", 380),
 }
+DETECTOR = "ssd300-resnet50"
 FORWARD = (
     ("vit_base_patch16_224", 224, 1024),
     ("mixer_b16_224", 224, 1024),
@@ -169,19 +171,10 @@ def single_gpu(options: Options) -> dict[str, Any]:
         return {"left_out": "timm and torchvision are not installed"}
     rows = []
     for row in read_table(DATA / "deeplearningexamples.csv"):
-        if row["model"] not in SINGLE or row["n_gpus"] != "1":
+        if row["n_gpus"] != "1" or row["model"] not in (*SINGLE, DETECTOR):
             continue
-        name, size = SINGLE[row["model"]]
         precision, batch = row["precision"].removesuffix("-amp"), int(row["batch_per_gpu"])
-        capture = captured(
-            name,
-            batch=batch,
-            size=size,
-            precision=precision,  # type: ignore[arg-type]
-            memory_format="channels_last" if precision == "fp16" else "contiguous",
-            cache=options.cache,
-        )
-        assert capture is not None
+        capture = _published_by_nvidia(row["model"], batch, precision, options.cache)
         device = GPUS[row["gpu"]]
         rows.append(
             {"network": row["model"], "precision": precision, "batch": batch, "device": device}
@@ -192,6 +185,22 @@ def single_gpu(options: Options) -> dict[str, Any]:
         for device in dict.fromkeys(row["device"] for row in rows)
     }
     return {"summary": summary, "rows": rows}
+
+
+def _published_by_nvidia(model: str, batch: int, precision: Any, cache: Path | None) -> Captured:
+    if model == DETECTOR:
+        return Captured.of(capture_step(detector_step(batch, precision)))
+    name, size = SINGLE[model]
+    capture = captured(
+        name,
+        batch=batch,
+        size=size,
+        precision=precision,
+        memory_format="channels_last" if precision == "fp16" else "contiguous",
+        cache=cache,
+    )
+    assert capture is not None
+    return capture
 
 
 def resnet50(options: Options) -> dict[str, Any]:
