@@ -3,7 +3,7 @@
     python benchmarks/outside_zoo.py                       # compare with the stored measurements
     python benchmarks/outside_zoo.py --networks fresh      # first seen when the model was complete
     python benchmarks/outside_zoo.py --networks later      # the same, of its next version
-    python benchmarks/outside_zoo.py --networks newest     # not measured yet
+    python benchmarks/outside_zoo.py --networks newest     # the same, of the version after that
     python benchmarks/outside_zoo.py --measure steps.json  # on a machine with a GPU: measure anew
 
 Networks that need transformers or torchvision are left out where these are not installed.
@@ -27,6 +27,7 @@ import fresh_networks
 import later_networks
 import newest_networks
 import user_networks
+from device_networks import define_torchvision_operators
 from paceline.cluster.device import Precision
 from paceline.kernels.library import load_kernel_model
 from paceline.measure.real_step import measure_step
@@ -81,6 +82,7 @@ def _limit(row: Mapping[str, Any]) -> str:
 
 
 def compare(group: str, model_file: Path | None) -> list[dict[str, Any]]:
+    define_torchvision_operators()
     model = load_kernel_model("h200", model=model_file)
     found = []
     stored = RESULTS / f"{'user' if group == 'users' else group}_networks_h200.json"
