@@ -4,6 +4,7 @@
     python benchmarks/outside_zoo.py --networks fresh      # first seen when the model was complete
     python benchmarks/outside_zoo.py --networks later      # the same, of its next version
     python benchmarks/outside_zoo.py --networks newest     # the same, of the version after that
+    python benchmarks/outside_zoo.py --networks unseen     # the same, of the one after that
     python benchmarks/outside_zoo.py --measure steps.json  # on a machine with a GPU: measure anew
 
 Networks that need transformers or torchvision are left out where these are not installed.
@@ -26,6 +27,7 @@ import torch
 import fresh_networks
 import later_networks
 import newest_networks
+import unseen_networks
 import user_networks
 from device_networks import define_torchvision_operators
 from paceline.cluster.device import Precision
@@ -41,6 +43,7 @@ NETWORKS = {
     "fresh": fresh_networks.NETWORKS,
     "later": later_networks.NETWORKS,
     "newest": newest_networks.NETWORKS,
+    "unseen": unseen_networks.NETWORKS,
 }
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 BUSY = 0.9  # of a step: below that the host limits it
