@@ -5,6 +5,7 @@
     python benchmarks/outside_zoo.py --networks later      # the same, of its next version
     python benchmarks/outside_zoo.py --networks newest     # the same, of the version after that
     python benchmarks/outside_zoo.py --networks unseen     # the same, of the one after that
+    python benchmarks/outside_zoo.py --networks last       # the same, of today's version
     python benchmarks/outside_zoo.py --measure steps.json  # on a machine with a GPU: measure anew
 
 Networks that need transformers or torchvision are left out where these are not installed.
@@ -25,6 +26,7 @@ from typing import Any
 import torch
 
 import fresh_networks
+import last_networks
 import later_networks
 import newest_networks
 import unseen_networks
@@ -44,6 +46,7 @@ NETWORKS = {
     "later": later_networks.NETWORKS,
     "newest": newest_networks.NETWORKS,
     "unseen": unseen_networks.NETWORKS,
+    "last": last_networks.NETWORKS,
 }
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 BUSY = 0.9  # of a step: below that the host limits it
