@@ -6,7 +6,12 @@
     python benchmarks/outside_zoo.py --networks newest     # the same, of the version after that
     python benchmarks/outside_zoo.py --networks unseen     # the same, of the one after that
     python benchmarks/outside_zoo.py --networks last       # the same, of today's version
+    python benchmarks/outside_zoo.py --networks newest --leave-out
     python benchmarks/outside_zoo.py --measure steps.json  # on a machine with a GPU: measure anew
+
+The profile has the kernels of all but the last of these sets. --leave-out predicts a set by a model
+that has seen none of its kernels: one that is fitted without them, which takes minutes, or that
+`--model` names, and a table without them.
 
 Networks that need transformers or torchvision are left out where these are not installed.
 """
@@ -33,7 +38,11 @@ import unseen_networks
 import user_networks
 from device_networks import define_torchvision_operators
 from paceline.cluster.device import Precision
-from paceline.kernels.library import load_kernel_model
+from paceline.kernels.fitted import load_model
+from paceline.kernels.library import built_in_profile, load_kernel_model
+from paceline.kernels.model import KernelModel
+from paceline.kernels.profile import load_profile
+from paceline.measure.kernel_fit import fit_profile
 from paceline.measure.real_step import measure_step
 from paceline.rehearse.compute import compute_cost
 from paceline.steps import capture_step
@@ -60,10 +69,15 @@ def _measured(
     return asdict(measure_step(step, rounds=3, target_s=0.1))
 
 
+def _file(group: str) -> str:
+    """What a group's file, its results and its kernels' sources are named after."""
+    return "user_networks" if group == "users" else f"{group}_networks"
+
+
 def measure(path: Path, group: str) -> None:
     rows: list[dict[str, Any]] = []
     networks = NETWORKS[group]
-    facts = {"benchmark": f"{group}_networks", "machine": torch.cuda.get_device_name()}
+    facts = {"benchmark": _file(group), "machine": torch.cuda.get_device_name()}
     for name, (_, batches, _) in networks.items():
         for precision in PRECISIONS:
             row: dict[str, Any] = {"network": name, "batch": batches[0], "precision": precision}
@@ -87,11 +101,20 @@ def _limit(row: Mapping[str, Any]) -> str:
     return "device" if busy_s > BUSY * step_s else "host"
 
 
-def compare(group: str, model_file: Path | None) -> list[dict[str, Any]]:
+def _model_without(group: str, model_file: Path | None) -> KernelModel:
+    """A model of the H200 that knows no kernel of a group of networks."""
+    profile = load_profile(built_in_profile("h200"))
+    names = {f"{_file(group)}:{name}" for name in NETWORKS[group]}
+    fitted = load_model(model_file) if model_file else fit_profile(profile, without=names)
+    kernels = profile.measured().items()
+    table = {each: timing for each, timing in kernels if not names & set(timing.sources)}
+    return KernelModel(fitted.device, fitted, table)
+
+
+def compare(group: str, model: KernelModel) -> list[dict[str, Any]]:
     define_torchvision_operators()
-    model = load_kernel_model("h200", model=model_file)
     found = []
-    stored = RESULTS / f"{'user' if group == 'users' else group}_networks_h200.json"
+    stored = RESULTS / f"{_file(group)}_h200.json"
     if not stored.is_file():
         sys.exit(
             f"There are no measurements in {stored.name}; make them with --measure, on an H200."
@@ -123,12 +146,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--networks", choices=NETWORKS, default="users")
     parser.add_argument("--model", type=Path, help="a model that paceline fit wrote")
+    parser.add_argument("--leave-out", action="store_true")
+    parser.add_argument("--out", type=Path, help="a JSON file to keep the rows in, by group")
     parser.add_argument("--measure", type=Path)
     arguments = parser.parse_args()
     if arguments.measure:
         measure(arguments.measure, arguments.networks)
         return
-    rows = compare(arguments.networks, arguments.model)
+    if arguments.leave_out:
+        model = _model_without(arguments.networks, arguments.model)
+    else:
+        model = load_kernel_model("h200", model=arguments.model)
+    rows = compare(arguments.networks, model)
+    if arguments.out:
+        kept = json.loads(arguments.out.read_text()) if arguments.out.is_file() else {}
+        kept[arguments.networks] = rows
+        arguments.out.write_text(json.dumps(kept, indent=1) + "\n")
     print("| network | precision | limit | real step | error | range | memory |")
     print("|---|---|---|--:|--:|--:|--:|")
     for row in rows:

@@ -197,9 +197,28 @@ def test_workspaces_of_recurrent_layers_follow_a_formula() -> None:
     for unseen in ((64, 512, 768, 2), (300, 32, 1056, 4), (5, 3, 40, 1)):
         found = spaces.estimate("recurrent", recurrent(*unseen))
         assert found == pytest.approx(needed_bytes(*unseen), rel=0.01)
-    # Too few to fit eight terms to: nothing is claimed.
+    # Too few to fit the terms to: nothing is claimed.
     few = Workspaces(dict(list(table.items())[:5]))
     assert few.estimate("recurrent", recurrent(64, 512, 768, 2)) == 0
+
+
+def test_workspaces_of_recurrent_layers_are_those_of_their_algorithm() -> None:
+    """States of up to 192 stay on chip, for which cuDNN keeps several copies of all of them."""
+
+    def needed_bytes(length: int, batch: int, width: int, num_layers: int) -> int:
+        copies = 20 if width <= 192 else 3
+        return copies * 4 * length * batch * width + num_layers * (8 << 20)
+
+    rng = random.Random(0)
+    sizes = [
+        (rng.randint(8, 500), rng.randint(1, 300), rng.choice((64, 128, 192, 256, 512)), 1)
+        for _ in range(80)
+    ]
+    table = {recurrent(*each): Timing(1e-3, needed_bytes(*each)) for each in sizes}
+    spaces = Workspaces(table)
+    for unseen in ((64, 512, 96, 1), (300, 32, 1056, 1)):
+        found = spaces.estimate("recurrent", recurrent(*unseen))
+        assert found == pytest.approx(needed_bytes(*unseen), rel=0.01)
 
 
 def test_workspaces_are_those_of_the_nearest_measured_kernels() -> None:

@@ -20,7 +20,7 @@ from paceline.kernels import (
 )
 from paceline.kernels.family import bytes_of
 from paceline.kernels.mlp import Ensemble
-from paceline.measure.kernel_fit import fit_profile
+from paceline.measure.kernel_fit import fit_profile, prevalence
 from paceline.steps import Kernel, Operand
 from synthetic_profile import (
     DEVICE,
@@ -211,6 +211,23 @@ def test_workspaces_of_convolutions_are_learned(tmp_path: Path) -> None:
     assert set(fit_profile(few_here, num_steps=20, start=made).workspaces) == {"convolution"}
 
 
+def test_kernels_of_networks_and_of_signals_count_more_often() -> None:
+    image = convolution(8, 16, 14)
+    signal = Kernel(
+        "convolution",
+        (Operand("f32", (8, 4, 100)), Operand("f32", (4, 4, 3)), None),
+        outputs=(Operand("f32", (8, 4, 98)),),
+    )
+    of_network = convolution(8, 32, 14)
+    product = Kernel("mm", (Operand("f32", (4, 4)),) * 2, outputs=(Operand("f32", (4, 4)),))
+    timings = {each: Timing(1e-4) for each in (image, signal, product)}
+    timings[of_network] = Timing(1e-4, sources=("resnet50",))
+    kernels = [image, signal, product, of_network]
+    weights = prevalence(kernels, timings)
+    assert weights.mean() == pytest.approx(1.0)
+    assert list(weights / weights[0]) == pytest.approx([1.0, 3.0, 1.0, 3.0])
+
+
 def test_a_saved_model_predicts_the_same(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "h200.model.safetensors"
     fitted().save(path)
@@ -250,7 +267,7 @@ def test_models_that_cannot_be_read(tmp_path: Path) -> None:
     rewritten(path, None)
     assert "is not a kernel model of paceline" in sentence(path)
     rewritten(path, {"format": "paceline-kernel-model", "version": "9"})
-    assert "schema version 9, this paceline reads 4" in sentence(path)
+    assert "schema version 9, this paceline reads 5" in sentence(path)
 
 
 def test_an_ensemble_clamps_and_normalises_as_it_says() -> None:

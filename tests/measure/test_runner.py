@@ -144,3 +144,23 @@ def test_dropout_in_attention_runs() -> None:
     rows = Operand("f32", (1, 2, 6, 4))
     for name, outputs in (("attention", 1), ("attention_backward", 3)):
         check_runs(Kernel(name, (rows, rows, rows, None, True, False), outputs=(rows,) * outputs))
+
+
+def test_elements_picked_along_rows_are_neighbours() -> None:
+    rows = Operand("f32", (6, 40, 512))
+    shared = Operand("i64", (6, 40, 384), (0, 384, 1))
+    picked = Operand("f32", (6, 40, 384))
+    check_runs(Kernel("gather", (rows, -1, shared), outputs=(picked,)))
+    # Positions ascend, so that no two of a row's elements are added to the same place.
+    added = prepare(Kernel("scatter_add", (rows, -1, shared, picked), outputs=(rows,)), CPU)()
+    assert int((added > 1.5).sum(-1).max()) <= 384
+
+
+def test_images_are_sampled_at_places_side_by_side() -> None:
+    image, grid = Operand("f32", (2, 3, 16, 16)), Operand("f32", (2, 8, 8, 2))
+    made = Operand("f32", (2, 3, 8, 8))
+    sampled = Kernel("grid_sampler_2d", (image, grid, 0, 0, False), outputs=(made,))
+    check_runs(sampled)
+    assert prepare(sampled, CPU)().min() > 0  # none lies outside, where nothing is read
+    args = (made, image, grid, 0, 0, False, (True, True))
+    check_runs(Kernel("grid_sampler_2d_backward", args, outputs=(image, grid)))

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paceline.cluster.device import Precision
+from paceline.kernels.family import flop_of
 from paceline.steps import Capture, Step, capture_step
 
 BATCH, HEADS, LENGTH, WIDTH = 2, 8, 128, 64
@@ -122,3 +123,31 @@ def test_the_gradient_of_a_learned_bias_is_part_of_the_kernel(precision: Precisi
         (kernel,) = [each for each in capture.kernels() if each.op == "attention_backward"]
         assert len(kernel.outputs) == expected
     assert kernel.outputs[-1].shape == (BATCH, HEADS, LENGTH, LENGTH)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    # Memory-efficient attention takes values of another width than the keys, in steps of 16 bytes.
+    [(128, True), (130, False), (WIDTH, True)],
+)
+def test_values_may_have_another_width_than_keys(values: int, expected: bool) -> None:
+    class Latent(nn.Module):
+        """Attention whose values have a width of their own, as multi-head latent attention."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor = nn.Parameter(torch.empty(HEADS, 1, WIDTH))
+            self.wide = nn.Parameter(torch.empty(WIDTH, values))
+
+        def forward(self, rows: Tensor) -> Tensor:
+            query = rows * self.factor.to(rows.dtype)
+            value = rows @ self.wide.to(rows.dtype)
+            return functional.scaled_dot_product_attention(query, rows, value).sum()
+
+    capture = captured(Latent(), "bf16")
+    assert is_fused(capture) == expected
+    if expected:
+        fused = next(each for each in capture.kernels() if each.op == "attention")
+        assert fused.outputs[0].shape == (BATCH, HEADS, LENGTH, values)
+        per_pair = 2 * (WIDTH + values)
+        assert flop_of(fused) == BATCH * HEADS * LENGTH**2 * per_pair

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from paceline.steps import Step, capture_step, cuda_like
+from paceline.steps.step import MemoryFormat
 
 
 def test_autocast_follows_cudas_rules_not_the_cpus() -> None:
@@ -75,3 +77,18 @@ def test_what_the_cpu_alone_casts_stays_as_it_is() -> None:
     assert dtypes["upsample_bilinear2d"] == "f32"
     assert dtypes["max_pool3d_with_indices"] == "bf16"
     assert dtypes["reflection_pad2d"] == "bf16"
+
+
+@pytest.mark.parametrize("memory_format", ["contiguous", "channels_last"])
+def test_group_norm_takes_contiguous_images_alone(memory_format: MemoryFormat) -> None:
+    """CUDA's kernel copies others first, and what follows is contiguous; the CPU's does not."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8))
+    images = torch.randn(2, 3, 16, 16)
+    step = Step(model=model, inputs=images, memory_format=memory_format, loss=torch.sum)
+    kernels = list(capture_step(step).kernels())
+    # The gradient of a sum is a single number, which is spread out in either case.
+    copies = [k for k in kernels if k.op == "clone" and 0 not in (k.operands[0].strides or ())]
+    assert len(copies) == (memory_format == "channels_last")
+    norm = next(each for each in kernels if each.op == "native_group_norm")
+    assert norm.operands[0].strides is None
+    assert norm.outputs[0].strides is None

@@ -98,6 +98,28 @@ def test_what_a_kernel_keeps_is_what_an_h200_kept(
     assert kept_bytes(Kernel("recurrent_backward", args)) == num_bytes
 
 
+def test_a_small_lstm_keeps_one_state_more() -> None:
+    def kept_of(width: int) -> int:
+        given = Operand("f32", (50, 64, 128))
+        args = (given, "lstm", width, 0, 2, True, False, False, False)
+        return kept_bytes(Kernel("recurrent_backward", args)) // (50 * 64 * width * 4)
+
+    assert (kept_of(192), kept_of(200)) == (2 * 6 + 1, 2 * 5 + 1)
+
+
+def test_results_lie_one_step_after_another_where_the_batch_comes_first() -> None:
+    captured = capture(nn.LSTM)
+    copies = {
+        each.shape
+        for call in captured.calls
+        for kernel in call.kernels
+        if kernel.op == "clone"
+        for each in kernel.outputs
+    }
+    # The head's product reads a copy of the output; cuDNN gets one of its gradient.
+    assert {(BATCH, LENGTH, HIDDEN), (LENGTH, BATCH, HIDDEN)} <= copies
+
+
 @pytest.mark.parametrize("kind", GATES)
 def test_every_parameter_gets_its_gradient(kind: Kind) -> None:
     captured = capture(kind, num_layers=2, bidirectional=True, dropout=0.1)

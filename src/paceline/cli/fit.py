@@ -25,7 +25,7 @@ def fit(
     ] = None,
     steps: Annotated[
         int, typer.Option("--steps", min=20, help="Training steps for each family.")
-    ] = 1500,
+    ] = 3000,
     seed: Annotated[int, typer.Option("--seed", help="For first weights and batches.")] = 0,
     from_nothing: Annotated[
         bool,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,8 @@ def _layer_norm(kernel: Kernel) -> Features:
         float(operand.is_channels_last),
         float(operand.strides is not None),
         float(len(kernel.outputs)),
+        float(sum(each.strides is not None for each in (*kernel.operands, *kernel.outputs))),
+        float(DTYPE_BYTES[kernel.outputs[0].dtype]) if kernel.outputs else 0.0,
     ]
 
 
@@ -138,6 +141,92 @@ def _pointwise(kernel: Kernel) -> Features:
         float(DTYPE_BYTES[written.dtype]),
         float(DTYPE_BYTES[operands[0].dtype]) if operands else 0.0,
         float(written.numel % 4 == 0),
+        *_walk(kernel, written),
+        *_joining(kernel, written),
+    ]
+
+
+def _walk(kernel: Kernel, written: Operand) -> Features:
+    """How PyTorch's iterator goes through the operands: dimensions that are left when neighbours
+    are merged, and how each operand lies along the innermost one.
+
+    Operands that lie alike in one dimension are read in vectors; others need an index each.
+    """
+    ways = [each for each in map(partial(_way, written), kernel.operands) if each is not None]
+    own = _way(written, written)
+    assert own is not None
+    order = sorted(
+        (dim for dim, size in enumerate(written.shape) if size > 1), key=lambda dim: own[dim]
+    )
+    merged: list[tuple[int, tuple[int, ...]]] = []  # size, and the stride of each
+    for dim in order:
+        size, steps = written.shape[dim], tuple(way[dim] for way in (own, *ways))
+        if merged and all(
+            step == before * merged[-1][0]
+            for step, before in zip(steps, merged[-1][1], strict=True)
+        ):
+            merged[-1] = (merged[-1][0] * size, merged[-1][1])
+        else:
+            merged.append((size, steps))
+    inner = merged[0] if merged else (1, (1,))
+    sizes = {DTYPE_BYTES[each.dtype] for each in (*kernel.operands, written) if each.shape}
+    kinds = {each.dtype for each in (*kernel.operands, written) if each.shape}
+    return [
+        float(len(merged)),
+        log_of(inner[0]),
+        log_of(merged[1][0] if len(merged) > 1 else 1),
+        float(sum(step == 0 for step in inner[1])),
+        float(sum(step > 1 for step in inner[1])),
+        log_of(max(inner[1], default=1)),
+        float(sum(0 in way for way in ways)),
+        float(len(kinds)),
+        float(max(sizes, default=0)),
+        float(min(sizes, default=0)),
+        float("b8" in kinds),
+        float("i64" in kinds),
+    ]
+
+
+def _way(written: Operand, each: Operand) -> tuple[int, ...] | None:
+    """The strides of an operand along the dimensions of what is written; None if it does not fit.
+
+    A dimension that is broadcast has a stride of 0.
+    """
+    missing = len(written.shape) - len(each.shape)
+    if missing < 0:
+        return None
+    strides = each.strides or _contiguous_strides(each.shape)
+    found = [0] * missing
+    for size, made, stride in zip(each.shape, written.shape[missing:], strides, strict=True):
+        if size not in (made, 1):
+            return None
+        found.append(0 if size == 1 else stride)
+    return tuple(found)
+
+
+def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+def _joining(kernel: Kernel, written: Operand) -> Features:
+    """Of tensors that are joined: along which dimension, and how long their pieces are."""
+    if packet_of(kernel.op) not in ("cat", "stack") or not isinstance(kernel.args[0], tuple):
+        return [0.0, 0.0, 0.0, 0.0]
+    parts = [each for each in kernel.args[0] if isinstance(each, Operand)]
+    along = kernel.args[1] if len(kernel.args) > 1 and isinstance(kernel.args[1], int) else 0
+    rank = max(len(written.shape), 1)
+    inner = math.prod(written.shape[along % rank + 1 :])
+    shortest = min((each.shape[along] if each.shape else 1 for each in parts), default=1)
+    is_stack = packet_of(kernel.op) == "stack"
+    return [
+        1.0,
+        log_of(inner),
+        log_of(inner * (1 if is_stack else shortest)),
+        float(len({each.dtype for each in parts}) > 1),
     ]
 
 
@@ -175,6 +264,9 @@ def _reduction(kernel: Kernel) -> Features:
         log_of(_fastest_extent(operand)),
         float(len(kernel.outputs)),
         float(operand.strides is not None and 0 in operand.strides),
+        float(DTYPE_BYTES[operand.dtype]),
+        float(DTYPE_BYTES[written.dtype]),
+        *alignment(operand.shape[-1] if operand.shape else 1),
     ]
 
 
@@ -188,6 +280,10 @@ def _softmax(kernel: Kernel) -> Features:
         *alignment(columns),
         float(DTYPE_BYTES[written.dtype]),
         float(DTYPE_BYTES[operand.dtype]),
+        log_of(operand.shape[1] if len(operand.shape) > 1 else 1),  # classes, of pixels too
+        log_of(math.prod(operand.shape[2:])),
+        float(len(operand.shape)),
+        float(operand.strides is not None),
     ]
 
 
@@ -205,6 +301,11 @@ def _embedding(kernel: Kernel) -> Features:
         log_of(table.shape[-1] if table.shape else 1),
         float(len(indices)),
         float(table.strides is not None),
+        log_of(math.prod(written.shape[1:])),
+        log_of(table.shape[0] if table.shape else 1),
+        log_of(num_indices / max(table.shape[0] if table.shape else 1, 1)),
+        float(any(each.strides is not None for each in kernel.operands)),
+        float(kernel.args[-1] is True),  # summed up where indices meet
     ]
 
 

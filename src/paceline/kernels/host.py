@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from paceline.kernels.recurrent import recurrent_steps
 from paceline.steps.capture import Capture
+from paceline.steps.grouped import GROUPED
 from paceline.steps.kernel import Kernel
 from paceline.steps.recorder import Call
 
@@ -74,6 +75,8 @@ class HostCosts:
 
     def bare_s(self, call: Call) -> float:
         """The bare dispatch of a call; an operator that was not measured costs the median."""
+        if call.op == GROUPED and call.kernels:  # each group is multiplied by a call of its own
+            return len(call.kernels) * self.dispatch_s.get(call.kernels[0].op, self._median_s)
         known = self.dispatch_s.get(dispatch_name(call.op, call.kernels))
         if known is None:
             known = self.dispatch_s.get(call.op, self._median_s)
@@ -120,10 +123,11 @@ def dispatch_name(op: str, kernels: Sequence[Kernel]) -> str:
     Above 3,072 indices, the dense gradient of an embedding sorts them on a GPU, in many launches:
     0.15 ms instead of 0.015 on an H200's host.
     """
-    if op != "embedding_dense_backward" or not kernels:
+    if not kernels or kernels[0].op != "embedding_dense_backward":
         return op
+    known = kernels[0].op  # of bags as well
     indices = kernels[0].operands[1]
-    return f"{op}.sorted" if indices.numel > _MOST_UNSORTED else op
+    return f"{known}.sorted" if indices.numel > _MOST_UNSORTED else known
 
 
 def _recurrent_steps(call: Call) -> int:

@@ -34,8 +34,8 @@ class _Pace(NamedTuple):
     decay: float
 
 
-_LEARNING = _Pace(rate=4e-3, decay=3e-2)
-_ADAPTING = _Pace(rate=1e-3, decay=0.0)  # what was learned elsewhere shall not fade
+_LEARNING = _Pace(rate=8e-3, decay=0.1)
+_ADAPTING = _Pace(rate=2e-3, decay=0.0)  # what was learned elsewhere shall not fade
 
 
 @dataclass(frozen=True)

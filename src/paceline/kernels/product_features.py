@@ -73,11 +73,14 @@ def convolution_features(kernel: Kernel) -> Features:
         log_of(spatial_out),
         log_of(image.shape[-1]),
         log_of(weight.shape[-1]),
-        log_of(weight.shape[2]),
+        log_of(weight.shape[2] if len(weight.shape) > 3 else 1),
         log_of(taps),
         float(stride[-1]),
+        log_of(math.prod(stride)),
         float(min(padding[-1], _FAR)),
         float(min(dilation[-1], _FAR)),
+        log_of(dilation[-1]),
+        log_of(dilation[-1] * (weight.shape[-1] - 1) + 1),
         float(transposed),
         float(groups > 1),
         float(channels == 1 and groups > 1),
@@ -88,6 +91,7 @@ def convolution_features(kernel: Kernel) -> Features:
         float(output.is_channels_last),
         float(kernel.op == "convolution" and kernel.args[2] is not None),
         float(len(image.shape)),
+        *(float(_is_turned(each)) for each in (image, weight, output)),
         log_of(image.num_bytes),
         log_of(weight.num_bytes),
         log_of(output.num_bytes),
@@ -98,6 +102,11 @@ def convolution_features(kernel: Kernel) -> Features:
         *alignment(spatial_out),
         *_implementation(image, output, weight, groups),
     ]
+
+
+def _is_turned(each: Operand) -> bool:
+    """Whether a signal's channels lie next to each other: cuDNN's callers copy it first."""
+    return len(each.shape) == 3 and each.strides is not None and each.strides[-1] != 1
 
 
 def _implementation(image: Operand, output: Operand, weight: Operand, groups: int) -> Features:
@@ -153,15 +162,18 @@ def _is_transposed(each: Operand) -> bool:
 
 def attention_features(kernel: Kernel) -> Features:
     """Of fused attention: heads, lengths, widths, masks."""
-    query, key = kernel.operands[:2]
+    query, key, value = kernel.operands[:3]
     heads, length, width = math.prod(query.shape[:-2]), query.shape[-2], query.shape[-1]
     return [
         log_of(heads),
         log_of(length),
         log_of(key.shape[-2]),
         log_of(width),
+        log_of(value.shape[-1]),
         *alignment(width),
         *alignment(length),
+        *alignment(key.shape[-2]),
+        *_tiling(length, key.shape[-2], heads),
         float(kernel.args[3] is not None),
         float(bool(kernel.args[4])),
         float(bool(kernel.args[5])),

@@ -16,7 +16,7 @@ from paceline.kernels.family import FamilyName, bytes_of, family_of, family_of_o
 from paceline.kernels.features import features_of, op_label
 from paceline.kernels.mlp import Ensemble
 from paceline.kernels.profile import Timing
-from paceline.kernels.recurrent import workspace_terms
+from paceline.kernels.recurrent import Algorithm, recurrent_algorithm, workspace_terms
 from paceline.kernels.table import Table
 from paceline.steps.kernel import Kernel
 
@@ -55,8 +55,8 @@ class Workspaces:
         self._table = table
         self._learned = learned or {}
         self._known: dict[tuple[FamilyName, str], _Points | None] = {}
-        self._times: dict[tuple[str, str], npt.NDArray[np.float64] | None] = {}
-        """By recurrent operator and dtype: how often each term of a workspace comes."""
+        self._times: dict[tuple[str, str, Algorithm], npt.NDArray[np.float64] | None] = {}
+        """By recurrent operator, dtype and algorithm: how often each term of a workspace comes."""
 
     def estimate(self, family: FamilyName, kernel: Kernel) -> int:
         """A kernel's bytes: a share of its own bytes, as learned or its neighbours' median."""
@@ -74,18 +74,25 @@ class Workspaces:
         return round(points.nearest(features_of([kernel], family)) * bytes_of(kernel))
 
     def _recurrent_bytes(self, kernel: Kernel) -> int:
-        key = (kernel.op, kernel.operands[0].dtype)
+        key = (kernel.op, kernel.operands[0].dtype, recurrent_algorithm(kernel))
         if key not in self._times:
             self._times[key] = self._fit_recurrent(*key)
         times = self._times[key]
         return 0 if times is None else round(float(np.dot(workspace_terms(kernel), times)))
 
-    def _fit_recurrent(self, op: str, dtype: str) -> npt.NDArray[np.float64] | None:
-        """Non-negative least squares of relative errors; small ones count less."""
+    def _fit_recurrent(
+        self, op: str, dtype: str, algorithm: Algorithm
+    ) -> npt.NDArray[np.float64] | None:
+        """Non-negative least squares of relative errors; small ones count less.
+
+        An algorithm that was hardly measured is taken for the others.
+        """
         from scipy.optimize import nnls
 
         found = self._measured("recurrent", dtype)
-        own = [kernel for kernel in found if kernel.op == op]
+        of_all = [kernel for kernel in found if kernel.op == op]
+        own = [kernel for kernel in of_all if recurrent_algorithm(kernel) == algorithm]
+        own = own if len(own) >= _LEAST_TO_FIT else of_all
         if len(own) < _LEAST_TO_FIT:
             return None
         needed = np.array([found[kernel].workspace_bytes for kernel in own], dtype=np.float64)

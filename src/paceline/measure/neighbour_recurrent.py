@@ -40,6 +40,28 @@ def recurrent(rng: random.Random) -> None:
     backward(layers(torch.empty(shape, requires_grad=True))[0])
 
 
+def usual_recurrent(rng: random.Random) -> None:
+    """Many short sequences of modest width, whose inputs lie in memory as other layers left them.
+
+    Networks over sound cut it into pieces and step through each; over text and series they step
+    through whole batches. Convolutions before them leave the channels first.
+    """
+    kind: Any = rng.choice((nn.LSTM, nn.LSTM, nn.GRU))
+    width = rng.choice((32, 48, 64, 96, 128, 128, 160, 192, 192, 256, 256, 384, 400, 512))
+    given = rng.choice((width, 2 * width, width // 2, 64, 80, 128, 256, 512))
+    num_layers, both = rng.choice((1, 1, 1, 2, 3)), rng.random() < 0.6
+    length = rng.choice((16, 24, 40, 50, 64, 80, 100, 120, 150, 200, 250, 300, 500))
+    batch = rng.choice((32, 64, 128, 256, 512, 800, 1024, 1280, 2048, 3000, 4096, 8192))
+    batch = max(1, min(batch, (1 << 27) // (length * max(2 * width, given))))
+    batch_first = rng.random() < 0.6
+    layers = kind(given, width, num_layers, batch_first=batch_first, bidirectional=both)
+    sizes = (batch, length, given) if batch_first else (length, batch, given)
+    order = rng.choice(((0, 1, 2), (0, 1, 2), (0, 2, 1), (1, 0, 2), (2, 1, 0), (1, 2, 0)))
+    held = torch.empty([sizes[dim] for dim in order])  # permuted back, the sizes are right
+    rows = held.permute([order.index(dim) for dim in range(3)])
+    backward(layers(rows.requires_grad_())[0])
+
+
 def _usual(rng: random.Random, sizes: Sequence[int], other: int) -> int:
     """What programs often have, or any other size."""
     return rng.choice(sizes) if rng.random() < 0.6 else other

@@ -15,8 +15,10 @@ from paceline.cluster.device import Precision
 from paceline.measure import neighbour_convolutions as convolutions
 from paceline.measure import neighbour_indexing as indexing
 from paceline.measure import neighbour_modules as modules
+from paceline.measure import neighbour_rare as rare
 from paceline.measure import neighbour_resampling as resampling
-from paceline.measure.neighbour_recurrent import recurrent
+from paceline.measure import usual_convolutions, usual_modules
+from paceline.measure.neighbour_recurrent import recurrent, usual_recurrent
 from paceline.steps.kernel import Kernel
 from paceline.steps.recorder import recording
 
@@ -82,4 +84,26 @@ _CASES: tuple[tuple[Case, float], ...] = (
     (indexing.picked_elements, 1),
     (recurrent, 2.5),
     (modules.optimizer, 2),
+    (usual_convolutions.usual_signal, 9),
+    (usual_convolutions.usual_volume, 5),
+    (usual_convolutions.usual_enlarging, 4),
+    (usual_convolutions.usual_image, 6),
+    (usual_recurrent, 1.5),
+    (usual_modules.broadcast, 3),
+    (usual_modules.flags, 0.7),
+    (usual_modules.moved, 2),
+    (usual_modules.joined_parts, 1.5),
+    (usual_modules.summed, 2),
+    (usual_modules.loss, 1),
+    (usual_modules.norm_of_rows, 1.5),
+    (usual_modules.nodes_and_edges, 2),
+    (usual_modules.attention_between, 2.5),
+    (usual_modules.usual_linear, 3),
+    (usual_modules.enlarged, 1),
+    (usual_modules.usual_pooling, 1),
+    (rare.rare_sampling, 1),
+    (rare.rare_activation, 1),
+    (rare.rare_loss, 0.3),
+    (rare.rare_reduction, 1),
+    (rare.rare_indexing, 0.7),
 )

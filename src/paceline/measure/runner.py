@@ -25,6 +25,8 @@ def prepare(kernel: Kernel, device: torch.device) -> Run:
     if op is None:
         raise NotImplementedError(f"PyTorch {torch.__version__} has no operator aten::{kernel.op}")
     positional, named = _arguments(kernel, device)
+    if _picks_along_rows(kernel):
+        _fill_with_neighbours(positional[2], limit=_index_limit(kernel))
     return lambda: op(*positional, **named)
 
 
@@ -116,18 +118,96 @@ def _index_limit(kernel: Kernel) -> int:
     operands = kernel.operands
     if packet == "embedding_dense_backward":
         return int(kernel.args[2])
-    if packet == "max_pool2d_with_indices_backward":
+    if packet in ("max_pool2d_with_indices_backward", "adaptive_max_pool2d_backward"):
         shape = operands[1].shape
         return shape[-1] * shape[-2]
     if packet in ("nll_loss_forward", "nll_loss2d_forward"):
         return operands[0].shape[1] if len(operands[0].shape) > 1 else operands[0].shape[0]
     if packet in ("nll_loss_backward", "nll_loss2d_backward"):
         return operands[1].shape[1] if len(operands[1].shape) > 1 else operands[1].shape[0]
-    if packet in ("gather", "index_select", "scatter", "scatter_", "scatter_add", "scatter_add_"):
+    if packet in _ALONG_DIMENSION:
         return operands[0].shape[int(kernel.args[1])]
+    if packet in ("take", "put"):
+        return operands[0].numel
+    if packet in _INDEXED:
+        places = kernel.args[1]
+        return min(
+            size for size, each in zip(operands[0].shape, places, strict=False) if each is not None
+        )
     if operands and operands[0].shape and packet.startswith(("embedding", "index", "_index")):
         return operands[0].shape[0]
     return 2
+
+
+def _picks_along_rows(kernel: Kernel) -> bool:
+    """Whether elements of a row are picked or added up, as by positions relative to each other."""
+    if kernel.op.partition(".")[0] not in ("gather", "scatter_add"):
+        return False
+    index = kernel.args[2]
+    rank = len(index.shape)
+    return int(kernel.args[1]) % max(rank, 1) == rank - 1 and index.shape[-1] > _FEW_PICKED
+
+
+_FEW_PICKED = 32
+"""As many at random places of a row cost what as many neighbours do."""
+
+
+def _fill_with_neighbours(index: Tensor, *, limit: int) -> None:
+    """Ascending indices: positions are, and random ones would take an access each."""
+    ascending = torch.arange(index.shape[-1], device=index.device) * limit // index.shape[-1]
+    held = index[tuple(slice(1) if step == 0 else slice(None) for step in index.stride())]
+    held.copy_(ascending[: held.shape[-1]])
+
+
+_ALONG_DIMENSION = (
+    "gather",
+    "index_add",
+    "index_add_",
+    "index_copy",
+    "index_fill",
+    "index_fill_",
+    "index_reduce",
+    "index_select",
+    "scatter",
+    "scatter_",
+    "scatter_add",
+    "scatter_add_",
+    "scatter_reduce",
+    "scatter_reduce_",
+)
+_INDEXED = ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put")
+
+
+def _volume_pooling_backward(kernel: Kernel, device: torch.device) -> Run:
+    """With the indices that pooling finds: gradients of one window meet, others do not."""
+    gradient, volume = (make_operand(each, device) for each in kernel.operands[:2])
+    window, stride, padding, dilation, ceil = kernel.args[2:7]
+    pool = torch.ops.aten.max_pool3d_with_indices
+    found = pool(volume, window, stride, padding, dilation, ceil)[1]
+    op = torch.ops.aten.max_pool3d_with_indices_backward
+    return lambda: op(gradient, volume, window, stride, padding, dilation, ceil, found)
+
+
+def _sampled(kernel: Kernel, device: torch.device, *, backward: bool) -> Run:
+    """With places that lie side by side, as networks ask for them; random ones miss all caches."""
+    operands = [make_operand(each, device) for each in kernel.operands]
+    at = 2 if backward else 1
+    batch, *sizes, num_dims = kernel.operands[at].shape
+    unit = torch.eye(num_dims, num_dims + 1, device=device).expand(batch, -1, -1)
+    grid = functional.affine_grid(0.9 * unit, [batch, 1, *sizes], align_corners=False)
+    operands[at] = grid.to(operands[at].dtype)
+    op = getattr(torch.ops.aten, kernel.op)
+    settings = [
+        list(each) if isinstance(each, tuple) else each for each in kernel.args[len(operands) :]
+    ]
+    return lambda: op(*operands, *settings)
+
+
+def _probabilities(kernel: Kernel, device: torch.device) -> Run:
+    """With numbers from 0 to 1; CUDA stops at others."""
+    operands = [make_operand(each, device) * 0.6 for each in kernel.operands]
+    op = getattr(torch.ops.aten, kernel.op)
+    return lambda: op(*operands)
 
 
 def _attention(kernel: Kernel, device: torch.device, *, backward: bool) -> Run:
@@ -235,4 +315,11 @@ _SPECIAL: dict[str, Callable[[Kernel, torch.device], Run]] = {
     "convolution_backward_weight": lambda kernel, device: _convolution_backward(
         kernel, device, data=False
     ),
+    "max_pool3d_with_indices_backward": _volume_pooling_backward,
+    "binary_cross_entropy": _probabilities,
+    "binary_cross_entropy_backward": _probabilities,
+    "grid_sampler_2d": lambda kernel, device: _sampled(kernel, device, backward=False),
+    "grid_sampler_3d": lambda kernel, device: _sampled(kernel, device, backward=False),
+    "grid_sampler_2d_backward": lambda kernel, device: _sampled(kernel, device, backward=True),
+    "grid_sampler_3d_backward": lambda kernel, device: _sampled(kernel, device, backward=True),
 }

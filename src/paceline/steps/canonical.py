@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.steps.bags import BAG, BAG_BACKWARD, bag_backward_kernel, bag_kernel
+from paceline.steps.grouped import GROUPED, grouped_kernels
 from paceline.steps.kernel import Kernel, Operand
 from paceline.steps.recurrent import MODES
 
@@ -138,6 +140,13 @@ def kernels_of(
         return (_with_math(kernel, precision),)
     if name == "convolution_backward":
         return _convolution_backward(args, precision)
+    if name == BAG:
+        return (bag_kernel(operand(args[0]), operand(args[1]), outputs[0]),)
+    if name == BAG_BACKWARD and outputs:
+        return (bag_backward_kernel(operand(args[0]), operand(args[1]), outputs[0]),)
+    if name == GROUPED:
+        products = grouped_kernels(operand(args[0]), operand(args[1]), outputs[0])
+        return tuple(_with_math(kernel, precision) for kernel in products)
     if name == "_safe_softmax":
         return _safe_softmax(operand(args[0]), int(args[1]), outputs[0])
     kernel = Kernel(name, _canonical_args(name, args, kwargs), outputs=outputs)
@@ -246,7 +255,10 @@ _KIND_OF_MODE = {mode: kind for kind, mode in MODES.items()}
 
 
 def _recurrent(name: str, values: dict[str, Any], outputs: tuple[Operand, ...]) -> Kernel:
-    """(input, kind, width, projected to, layers, biases, batch first, dropout, two directions)."""
+    """(input, kind, width, projected to, layers, biases, batch first, dropout, two directions).
+
+    How the outputs lie follows from whether the batch comes first.
+    """
     return Kernel(
         name,
         (
@@ -260,7 +272,7 @@ def _recurrent(name: str, values: dict[str, Any], outputs: tuple[Operand, ...]) 
             values["dropout"] > 0,
             bool(values["bidirectional"]),
         ),
-        outputs=outputs,
+        outputs=tuple(Operand(each.dtype, each.shape) for each in outputs),
     )
 
 

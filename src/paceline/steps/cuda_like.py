@@ -9,6 +9,7 @@ recurrent layers (one call of cuDNN's, in :mod:`paceline.steps.recurrent`).
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.steps.grouped import use_grouped_products
 from paceline.steps.recurrent import use_cudnn_layers
 
 # What CUDA autocasts to float32 and the CPU does not (PyTorch's "Autocast Op Reference", and its
@@ -74,7 +76,9 @@ def cuda_like(*, autocast: bool) -> Iterator[None]:
     try:
         library.impl("dropout", _dropout, "AutogradCPU")  # type: ignore[no-untyped-call]
         library.impl("scaled_dot_product_attention", _attention, "AutogradCPU")  # type: ignore[no-untyped-call]
+        library.impl("group_norm", _group_norm, "AutogradCPU")  # type: ignore[no-untyped-call]
         use_cudnn_layers(library)
+        use_grouped_products(library)
         if autocast:
             for name in filter(_is_left_alone, _FLOAT32_OPS):
                 library.impl(name, _in_float32(_overload(name)), "AutocastCPU")  # type: ignore[no-untyped-call]
@@ -159,6 +163,23 @@ def _dropout(tensor: Tensor, p: float, train: bool) -> Tensor:
     return torch.native_dropout(tensor, p, True)[0]
 
 
+def _group_norm(
+    image: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Tensor:
+    """CUDA's kernel takes no other layout (aten/src/ATen/native/group_norm.cpp); the CPU's does."""
+    batch, channels = image.shape[:2]
+    size = math.prod(image.shape[2:])
+    norm = torch.ops.aten.native_group_norm.default
+    args = (image.contiguous(), weight, bias, batch, channels, size, num_groups, eps)
+    result: Tensor = norm(*args)[0]
+    return result
+
+
 def _attention(
     query: Tensor,
     key: Tensor,
@@ -171,7 +192,10 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     result: Tensor
-    if not _is_fused(query, key, attn_mask, is_causal=is_causal, is_grouped=enable_gqa):
+    fits = value.shape[-1] == query.shape[-1]
+    if not _is_fused(query, key, attn_mask, is_causal=is_causal, is_grouped=enable_gqa) or (
+        not fits and not _is_fused_with(value, is_grouped=enable_gqa)
+    ):
         math_path = torch.ops.aten._scaled_dot_product_attention_math.default
         result = math_path(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -186,14 +210,24 @@ def _attention(
             attn_mask = filled.masked_fill(attn_mask.logical_not(), float("-inf"))
         while attn_mask.dim() < 4:
             attn_mask = attn_mask.unsqueeze(0)
-    if attn_mask is not None and attn_mask.requires_grad:
-        # CUDA's memory-efficient kernel: the CPU's has no gradient of a bias.
+    if not fits or (attn_mask is not None and attn_mask.requires_grad):
+        # CUDA's memory-efficient kernel: the CPU's takes no values of another width than the keys,
+        # and has no gradient of a bias.
         efficient = torch.ops.aten._scaled_dot_product_efficient_attention.default
         result = efficient(query, key, value, attn_mask, True, dropout_p, is_causal, scale=scale)[0]
         return result
     fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
     result = fused(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
     return result
+
+
+def _is_fused_with(value: Tensor, *, is_grouped: bool) -> bool:
+    """Whether CUDA fuses attention whose values have another width than its keys (MLA).
+
+    Memory-efficient attention alone does (aten/src/ATen/native/transformers/sdp_utils_cpp.h).
+    """
+    step = 4 if value.dtype == torch.float32 else 8
+    return not is_grouped and value.shape[-1] % step == 0
 
 
 def _is_fused(

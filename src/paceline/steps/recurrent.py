@@ -18,6 +18,9 @@ MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 # What cuDNN keeps of each step and layer for the backward pass, in states of the layer: read off
 # an H200 (cuDNN 9), exact for 102 sizes but for a bit per element where there is dropout.
 _KEPT = {0: 1, 1: 1, 2: 5, 3: 6}
+# An LSTM of so few values is run by another algorithm (use_rnn_persist_small_h in
+# aten/src/ATen/native/cudnn/RNN.cpp). Six such layers, in two precisions, kept one state more.
+_SMALL_LSTM = 192
 
 
 def kept_states(mode: int, width: int, projected: int, num_layers: int) -> int:
@@ -31,7 +34,9 @@ def kept_states(mode: int, width: int, projected: int, num_layers: int) -> int:
     """
     states = width * (_KEPT[mode] * num_layers + num_layers - 1)
     if projected:
-        states += num_layers * (width + projected)
+        return states + num_layers * (width + projected)
+    if mode == MODES["lstm"] and width <= _SMALL_LSTM:
+        return states + num_layers * width
     return states
 
 
@@ -39,6 +44,7 @@ def use_cudnn_layers(library: torch.library.Library) -> None:
     """Let recurrent layers dispatch to cuDNN's operators, as long as ``library`` lives."""
     for name in MODES:
         library.impl(f"{name}.input", _layers(name), "AutogradCPU")  # type: ignore[no-untyped-call]
+    library.impl("_cudnn_rnn", _results, "Meta")  # type: ignore[no-untyped-call]
     library.impl("_cudnn_rnn_backward", _gradients, "Meta")  # type: ignore[no-untyped-call]
 
 
@@ -131,6 +137,11 @@ class _CudnnLayers(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         inputs, hidden, cell, output, kept, *weights = ctx.saved_tensors
+        of_output, *of_last = gradients
+        if of_output is not None and ctx.settings.batch_first:
+            of_output = of_output.transpose(0, 1).contiguous().transpose(0, 1)
+        elif of_output is not None:
+            of_output = of_output.contiguous()
         wanted = ctx.needs_input_grad
         mask = [wanted[1], wanted[2], cell is not None and wanted[3], any(wanted[4:])]
         stride = len(weights) // (ctx.settings.num_layers * ctx.settings.directions)
@@ -143,7 +154,8 @@ class _CudnnLayers(torch.autograd.Function):
             hidden,
             cell,
             output,
-            *gradients[: 3 if cell is not None else 2],
+            of_output,
+            *of_last[: 2 if cell is not None else 1],
             *(() if cell is not None else (None,)),
             *ctx.settings.arguments(),
             kept,
@@ -151,6 +163,37 @@ class _CudnnLayers(torch.autograd.Function):
         )
         of_weights = made[3] or [None] * len(weights)
         return (None, *made[:3], *of_weights)
+
+
+def _results(
+    inputs: Tensor,
+    weights: Sequence[Tensor],
+    stride: int,
+    flat: Tensor | None,
+    hidden: Tensor,
+    cell: Tensor | None,
+    *others: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    batch_first, bidirectional = others[4], others[7]
+    directions = 2 if bidirectional else 1
+    return (
+        _steps_first(inputs, directions * hidden.shape[-1], batch_first=batch_first),
+        torch.empty_like(hidden),
+        hidden.new_empty(0) if cell is None else torch.empty_like(cell),
+        inputs.new_empty(0, dtype=torch.uint8),  # what is kept is allocated by the caller
+        inputs.new_empty(0) if flat is None else flat,
+    )
+
+
+def _steps_first(inputs: Tensor, width: int, *, batch_first: bool) -> Tensor:
+    """What cuDNN writes: one step after another, also where the batch comes first.
+
+    PyTorch turns it into a view (aten/src/ATen/native/cudnn/RNN.cpp), which many operators copy.
+    """
+    first, second = inputs.shape[:2]
+    if batch_first:
+        return inputs.new_empty((second, first, width)).transpose(0, 1)
+    return inputs.new_empty((first, second, width))
 
 
 def _gradients(
@@ -163,8 +206,12 @@ def _gradients(
     *others: Any,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, list[Tensor]]:
     wants_input, wants_hidden, wants_cell, wants_weights = others[-1]
+    # Last come batch first, dropout, training, directions, batch sizes, dropout's state, what was
+    # kept, and what is wanted.
+    batch_first = others[-8]
+    given = inputs.shape[-1]
     return (
-        torch.empty_like(inputs) if wants_input else None,
+        _steps_first(inputs, given, batch_first=batch_first) if wants_input else None,
         torch.empty_like(hidden) if wants_hidden else None,
         torch.empty_like(cell) if wants_cell and cell is not None else None,
         [torch.empty_like(each) for each in weights] if wants_weights else [],
