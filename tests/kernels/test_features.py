@@ -53,6 +53,23 @@ def test_an_operand_that_lies_across_is_seen() -> None:
     assert alike[-16:] != across[-16:] != spread[-16:]
 
 
+@pytest.mark.parametrize("along", [0, 2, 3, -1])
+def test_tensors_are_stacked_along_any_dimension(along: int) -> None:
+    parts = (Operand("f32", (4, 6, 10)),) * 3
+    made = torch.stack([torch.empty(4, 6, 10)] * 3, along)
+    kernel = Kernel("stack", (parts, along), outputs=(operand(made),))
+    assert np.isfinite(features_of([kernel], "pointwise")).all()
+
+
+def test_nothing_may_be_joined_with_something() -> None:
+    parts = (Operand("f32", (0,)), Operand("f32", (4, 6, 10)))
+    kernel = Kernel("cat", (parts, 2), outputs=(Operand("f32", (4, 6, 10)),))
+    alone = Kernel("cat", (parts[1:], 2), outputs=kernel.outputs)
+    assert features_of([kernel], "pointwise")[0, -20:] == pytest.approx(
+        features_of([alone], "pointwise")[0, -20:]
+    )
+
+
 @pytest.mark.parametrize("along", [0, 1, -1])
 def test_joined_tensors_are_seen_by_the_length_of_their_pieces(along: int) -> None:
     parts = (Operand("f32", (4, 6, 10)),) * 3

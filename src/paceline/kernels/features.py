@@ -220,14 +220,17 @@ def _joining(kernel: Kernel, written: Operand) -> Features:
     along = kernel.args[1] if len(kernel.args) > 1 and isinstance(kernel.args[1], int) else 0
     rank = max(len(written.shape), 1)
     inner = math.prod(written.shape[along % rank + 1 :])
-    shortest = min((each.shape[along] if each.shape else 1 for each in parts), default=1)
-    is_stack = packet_of(kernel.op) == "stack"
     return [
         1.0,
         log_of(inner),
-        log_of(inner * (1 if is_stack else shortest)),
+        log_of(inner * _shortest(parts, along % rank, rank)),
         float(len({each.dtype for each in parts}) > 1),
     ]
+
+
+def _shortest(parts: list[Operand], along: int, rank: int) -> int:
+    """Of the pieces that are joined: 1 if they are stacked, or of no other rank (nothing in them)."""
+    return min((each.shape[along] for each in parts if len(each.shape) == rank), default=1)
 
 
 def _fastest_extent(each: Operand) -> int:
