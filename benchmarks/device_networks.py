@@ -94,6 +94,7 @@ def captured(
             return None
         content = _capture(name, model, batch, size, precision, memory_format, forward_only)
         if kept:
+            kept.parent.mkdir(parents=True, exist_ok=True)
             with gzip.open(kept, "wt", encoding="utf-8") as file:
                 json.dump(content, file)
     if num_parameters is not None and abs(content["parameters"] / num_parameters - 1) > 0.02:

@@ -27,10 +27,10 @@ from typing import Any
 import torch
 
 from paceline.kernels.family import family_of
-from paceline.kernels.fitted import FittedModel
+from paceline.kernels.fitted import SUFFIX, FittedModel, load_model
 from paceline.kernels.model import KernelModel
 from paceline.kernels.profile import Profile, load_profile
-from paceline.measure.kernel_fit import fit_profile
+from paceline.measure.kernel_fit import NUM_STEPS, fit_profile
 from paceline.rehearse.compute import compute_cost
 from paceline.steps import Capture, capture_step, zoo_step
 from paceline.steps.file import capture_from_dict
@@ -130,15 +130,23 @@ def family_errors(profile: Profile, fitted: FittedModel, held: Iterable[str]) ->
 def fit_all(arguments: argparse.Namespace, folds: list[tuple[str, ...]]) -> list[FittedModel]:
     """One fit without each fold, side by side on as many processes as there are cores."""
     context = get_context("spawn")
-    jobs = [(arguments.profile, fold, arguments.fit_steps) for fold in folds]
+    jobs = [
+        (arguments.profile, fold, arguments.fit_steps, arguments.keep and arguments.keep / f"{i}")
+        for i, fold in enumerate(folds)
+    ]
     with ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
         return list(pool.map(fit_fold, jobs))
 
 
-def fit_fold(job: tuple[Path, tuple[str, ...], int]) -> FittedModel:
-    path, fold, num_steps = job
+def fit_fold(job: tuple[Path, tuple[str, ...], int, Path | None]) -> FittedModel:
+    path, fold, num_steps, kept = job
+    if kept and kept.with_suffix(SUFFIX).is_file():
+        return load_model(kept.with_suffix(SUFFIX))
     torch.set_num_threads(1)
     fitted = fit_profile(load_profile(path), without=fold, num_steps=num_steps)
+    if kept:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        fitted.save(kept.with_suffix(SUFFIX))
     print(f"fitted without {', '.join(fold) or 'nothing'}", file=sys.stderr, flush=True)
     return fitted
 
@@ -218,7 +226,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("profile", type=Path)
     parser.add_argument("steps", type=Path, nargs="+")
-    parser.add_argument("--fit-steps", type=int, default=1500)
+    parser.add_argument("--fit-steps", type=int, default=NUM_STEPS)
+    parser.add_argument("--keep", type=Path, help="keep the fits in this folder, and take them")
     parser.add_argument("--save-model", type=Path, default=None, help="the fit to everything")
     parser.add_argument("--out", type=Path, default=Path("kernel_accuracy.json"))
     arguments = parser.parse_args()

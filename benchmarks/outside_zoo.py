@@ -9,9 +9,9 @@
     python benchmarks/outside_zoo.py --networks newest --leave-out
     python benchmarks/outside_zoo.py --measure steps.json  # on a machine with a GPU: measure anew
 
-The profile has the kernels of all but the last of these sets. --leave-out predicts a set by a model
-that has seen none of its kernels: one that is fitted without them, which takes minutes, or that
-`--model` names, and a table without them.
+The profile has the kernels of all but the last of these sets. --leave-out predicts a set by a table
+without its kernels and a model that is fitted without them, which takes minutes. --model FILE keeps
+that model, and takes it from there the next time.
 
 Networks that need transformers or torchvision are left out where these are not installed.
 """
@@ -105,7 +105,12 @@ def _model_without(group: str, model_file: Path | None) -> KernelModel:
     """A model of the H200 that knows no kernel of a group of networks."""
     profile = load_profile(built_in_profile("h200"))
     names = {f"{_file(group)}:{name}" for name in NETWORKS[group]}
-    fitted = load_model(model_file) if model_file else fit_profile(profile, without=names)
+    if model_file and model_file.is_file():
+        fitted = load_model(model_file)
+    else:
+        fitted = fit_profile(profile, without=names)
+        if model_file:
+            fitted.save(model_file)
     kernels = profile.measured().items()
     table = {each: timing for each, timing in kernels if not names & set(timing.sources)}
     return KernelModel(fitted.device, fitted, table)

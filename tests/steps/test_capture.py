@@ -340,6 +340,30 @@ def test_views_in_place_start_no_kernel() -> None:
     assert {"transpose_", "unsafe_split.Tensor"} <= free
 
 
+class ConvertsItsHead(nn.Module):
+    """As routers of mixtures of experts do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        self.head = self.head.to(torch.float32)
+        logits: Tensor = self.head(self.body(rows))
+        return logits
+
+
+def test_a_module_may_convert_itself_into_what_it_is() -> None:
+    plain = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 4))
+    settings: dict[str, Any] = {"loss": functional.cross_entropy, "inputs": torch.zeros(3, 8)}
+    settings["targets"] = torch.zeros(3, dtype=torch.int64)
+    expected, found = (
+        [call.op for call in capture_step(scalar_step(model, **settings)).calls]
+        for model in (plain, ConvertsItsHead())
+    )
+    assert found == expected
+
+
 def test_cpu_autocast_and_dispatch_are_as_before_afterwards() -> None:
     def behaviour() -> list[str]:
         rows = torch.randn(2, 4, 8, 8)

@@ -229,7 +229,7 @@ def _joining(kernel: Kernel, written: Operand) -> Features:
 
 
 def _shortest(parts: list[Operand], along: int, rank: int) -> int:
-    """Of the pieces that are joined: 1 if they are stacked, or of no other rank (nothing in them)."""
+    """Of the pieces that are joined; 1 if they are stacked. Empty ones may have another rank."""
     return min((each.shape[along] for each in parts if len(each.shape) == rank), default=1)
 
 

@@ -73,26 +73,30 @@ def kept_bytes(kernel: Kernel) -> int:
 def workspace_terms(kernel: Kernel) -> list[float]:
     """What a recurrent kernel's workspace adds up from, in bytes; how often each comes is fitted.
 
-    On an H200 (cuDNN 9) about 8 MiB per layer and direction, the weights once, and inputs, states
-    and gates of the whole sequence some times, more with two directions or with the batch first.
+    On an H200 (cuDNN 9) about 8 MiB per layer and direction, the weights once, and once more for
+    the backward pass of layers without biases, and inputs, states and gates of the whole sequence
+    some times, more with two directions or with the batch first.
     """
     given = kernel.operands[0]
     size = DTYPE_BYTES[given.dtype]
     length, batch = length_and_batch(kernel)
-    width, num_layers, is_batch_first = kernel.args[2], kernel.args[4], kernel.args[6]
+    width, num_layers, has_biases, is_batch_first = (kernel.args[i] for i in (2, 4, 5, 6))
     directions = _directions(kernel)
+    weights_bytes = float(recurrent_weights(kernel) * size)
     states_bytes = length * batch * width * directions * size
     gates_bytes = RECURRENT_GATES[kernel.args[1]] * states_bytes
     return [
         float(1 << 20),
         float(num_layers * directions << 20),
-        float(recurrent_weights(kernel) * size),
+        weights_bytes,
+        weights_bytes * (not has_biases),
         float(states_bytes),
         float(states_bytes * (directions - 1)),
         float(states_bytes * num_layers),
         float(gates_bytes),
         float(gates_bytes * num_layers),
         float(given.num_bytes),
+        float(given.num_bytes * (directions - 1)),
         float(given.num_bytes * is_batch_first),
         float(batch * width * directions * num_layers * size),
     ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -80,6 +80,7 @@ def fake_world(step: Step) -> Iterator[FakeWorld]:
         unpacked_sequences(step.inputs),
         FakeTensorMode(allow_non_fake_inputs=True),
         _no_warnings(),
+        _modules_that_stay(),
     ):
         yield FakeWorld(step)
 
@@ -102,6 +103,28 @@ def _fake(tensor: Tensor, step: Step, device: str) -> Tensor:
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(fake, requires_grad=tensor.requires_grad)
     return fake.requires_grad_(tensor.requires_grad) if tensor.is_leaf else fake
+
+
+@contextmanager
+def _modules_that_stay() -> Iterator[None]:
+    """Let ``module.to(...)`` in a forward pass leave a module alone that is like that already.
+
+    PyTorch swaps the parameters for the same ones, which it refuses to do with fakes in use.
+    """
+    convert: Callable[[nn.Module, Any, Any], Any] = nn.Module._apply
+
+    def convert_what_changes(module: nn.Module, change: Any, recurse: bool = True) -> Any:
+        with torch.no_grad():
+            held = [*module.parameters(recurse), *module.buffers(recurse)]
+            if all(change(each) is each for each in held):
+                return module
+        return convert(module, change, recurse)
+
+    nn.Module._apply = convert_what_changes  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module._apply = convert  # type: ignore[method-assign, assignment]
 
 
 @contextmanager
