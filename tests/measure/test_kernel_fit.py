@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
+import statistics
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +22,10 @@ from paceline.kernels import (
     load_model,
 )
 from paceline.kernels.family import bytes_of
+from paceline.kernels.features import features_of
 from paceline.kernels.mlp import Ensemble
+from paceline.kernels.model import ROOFLINE_UNCERTAINTY, Estimate
+from paceline.kernels.roofline import roofline_s
 from paceline.measure.kernel_fit import fit_profile, prevalence
 from paceline.steps import Kernel, Operand
 from synthetic_profile import (
@@ -284,5 +290,38 @@ def test_an_ensemble_clamps_and_normalises_as_it_says() -> None:
     rows = np.array([[2.5], [3.0], [4.0], [2.5]], dtype=np.float32)
     values, doubts = ensemble.predict(rows, ["a", "a", "a", "b"])
     assert values == pytest.approx([11.0, 12.0, 12.0, 1.0])
-    # All members agree: only the residual, times 1 + how many deviations beyond the range.
-    assert doubts == pytest.approx([0.1, 0.1, 0.1 * 3.0, 0.1])
+    # All members agree: a quarter of the residual, times 1 + how many deviations beyond the range.
+    assert doubts == pytest.approx([0.025, 0.025, 0.025 * 3.0, 0.025])
+
+
+def test_members_that_disagree_are_believed_less_and_answer_with_the_mean() -> None:
+    kernel = activation("relu", 1 << 20)
+    num_features = features_of([kernel], "pointwise").shape[1]
+    members = [-0.2, -0.1, 0.0, 0.1, 0.2]
+    ensemble = Ensemble(
+        ops=(),
+        mean=torch.zeros(num_features),
+        scale=torch.ones(num_features),
+        low=torch.full((num_features,), -1e6),
+        high=torch.full((num_features,), 1e6),
+        weights=(torch.zeros(5, num_features, 1),),
+        biases=(torch.tensor(members).reshape(5, 1, 1),),
+        residual=0.4,
+    )
+    model = replace(fitted(), ensembles={"pointwise": ensemble})
+    (found,) = KernelModel(DEVICE, model).estimate([kernel])
+    doubt = math.hypot(3 * statistics.stdev(members), 0.4 / 4)
+    assert found.uncertainty == pytest.approx(doubt, rel=1e-5)
+    # exp(m + s^2 / 2), of a log-normal distribution
+    expected_s = roofline_s(kernel, DEVICE) * math.exp((2 / 3 * doubt) ** 2 / 2)
+    assert found.seconds == pytest.approx(expected_s, rel=1e-5)
+
+
+def test_what_the_members_know_nothing_of_is_left_to_the_roofline() -> None:
+    kernel = activation("relu", 1 << 20)
+    known = fitted().ensembles["pointwise"]
+    scattered = (*known.biases[:-1], known.biases[-1] + torch.arange(5.0).reshape(5, 1, 1))
+    unsure = replace(known, biases=scattered)
+    model = replace(fitted(), ensembles={"pointwise": unsure})
+    (found,) = KernelModel(DEVICE, model).estimate([kernel])
+    assert found == Estimate(roofline_s(kernel, DEVICE), "roofline", ROOFLINE_UNCERTAINTY)

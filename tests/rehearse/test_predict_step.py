@@ -245,7 +245,7 @@ def test_recurrent_layers_are_learned(device: str, kind: Callable[..., nn.Module
         optimizer=OPTIMIZERS["sgd"],
     )
     found = predict(step, device=device)
-    assert found.method["roofline"] == 0
+    assert found.method["roofline"] < 0.005  # all but a one that is written, on a CPU
     assert found.warnings == ()
 
 

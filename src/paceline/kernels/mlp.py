@@ -4,6 +4,11 @@ The target is log(time / roofline), so that the networks learn efficiency and no
 differ in their first weights and in the fifth of the data that each does not see; how far they
 disagree tells how little is known, and the error of each on its unseen part tells how well all
 of them do.
+
+Of 7,272 kernels of 28 networks that were left out on an H200, the errors (root mean square of the
+logarithm) were three times as large as the members' disagreement, from 0.05 to 0.5 of it, and a
+quarter of the error on unseen kernels where they agree: random kernels are harder than those of
+networks.
 """
 
 from __future__ import annotations
@@ -25,6 +30,8 @@ Doubles = npt.NDArray[np.float64]
 NUM_MEMBERS = 5
 _HIDDEN = 128
 _BATCH = 512
+_PER_SPREAD = 3.0
+_PER_RESIDUAL = 0.25
 
 
 class _Pace(NamedTuple):
@@ -102,8 +109,8 @@ class Ensemble:
         scale = torch.where(self.high > self.low, self.scale, 1.0)
         beyond = torch.relu(torch.maximum(self.low - raw, raw - self.high)) / scale
         doubt = 1.0 + beyond.amax(1)
-        spread = each.std(0)
-        unsure = torch.sqrt(spread**2 + self.residual**2) * doubt
+        agreed = torch.tensor(_PER_RESIDUAL * self.residual)
+        unsure = torch.hypot(_PER_SPREAD * each.std(0), agreed) * doubt
         return each.mean(0).numpy(), unsure.numpy()
 
     def _normalised(self, features: Tensor) -> Tensor:

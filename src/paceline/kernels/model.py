@@ -33,6 +33,9 @@ Origin = Literal["table", "mlp", "roofline"]
 
 TABLE_UNCERTAINTY = 0.02
 """Of a measured kernel: the error of the sum of a step's kernels against the real step (H200)."""
+_TYPICAL = 2 / 3  # of the uncertainty, which few large errors set: two of three errors are less
+_CLUELESS = 3.0  # networks that disagree by such factors have seen nothing like it
+_MOST_UNSURE = 1.0  # of a prediction whose mean is asked: more would be a guess upon a guess
 ROOFLINE_UNCERTAINTY = 0.7
 """Nothing similar was measured: half to double."""
 CARRIED_UNCERTAINTY = 0.2
@@ -168,7 +171,10 @@ class KernelModel:
         ensemble = self.fitted.ensembles[family]
         features = features_of(kernels, family)
         logs, unsure = ensemble.predict(features, [op_label(kernel) for kernel in kernels])
-        seconds = rooflines_s(kernels, self.fitted.device) * np.exp(logs)
+        # The mean of a log-normal distribution, whose median the networks know: a step is a sum,
+        # and what cuDNN chooses badly is slower by more than what it chooses well is faster.
+        means = logs + (_TYPICAL * np.minimum(unsure, _MOST_UNSURE)) ** 2 / 2
+        seconds = rooflines_s(kernels, self.fitted.device) * np.exp(means)
         if family == "matmul":
             on = self.fitted.device
             # What another device sustains is part of the transfer.
@@ -176,8 +182,10 @@ class KernelModel:
             least = [shortest_product_s(kernel, on, is_sustained=own) for kernel in kernels]
             seconds = np.maximum(seconds, least)
         return [
-            Estimate(float(second), "mlp", float(doubt))
-            for second, doubt in zip(seconds, unsure, strict=True)
+            Estimate(roofline_s(kernel, self._source), "roofline", ROOFLINE_UNCERTAINTY)
+            if doubt > _CLUELESS
+            else Estimate(float(second), "mlp", float(doubt))
+            for kernel, second, doubt in zip(kernels, seconds, unsure, strict=True)
         ]
 
     @property
