@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -33,14 +34,13 @@ Origin = Literal["table", "mlp", "roofline"]
 
 TABLE_UNCERTAINTY = 0.02
 """Of a measured kernel: the error of the sum of a step's kernels against the real step (H200)."""
-_TYPICAL = 2 / 3  # of the uncertainty, which few large errors set: two of three errors are less
+_SYMMETRIC = 0.5  # up to such an uncertainty, medians of kernels add up to what their sum takes
 _CLUELESS = 3.0  # networks that disagree by such factors have seen nothing like it
-_MOST_UNSURE = 1.0  # of a prediction whose mean is asked: more would be a guess upon a guess
 ROOFLINE_UNCERTAINTY = 0.7
 """Nothing similar was measured: half to double."""
 CARRIED_UNCERTAINTY = 0.2
-"""At least, of a kernel that was measured on one device and transferred to another: two of three
-networks then lie in the range of their step (docs/evidence/devices.md)."""
+"""What transferring a kernel to another device adds: two of three networks then lie in the range of
+their step (docs/evidence/devices.md)."""
 GROUPED_UNCERTAINTY = 0.8
 """Of grouped convolutions in channels-last: whether cuDNN has a good kernel differs by version."""
 NEVER_COMPARED_UNCERTAINTY = 0.6
@@ -171,10 +171,11 @@ class KernelModel:
         ensemble = self.fitted.ensembles[family]
         features = features_of(kernels, family)
         logs, unsure = ensemble.predict(features, [op_label(kernel) for kernel in kernels])
-        # The mean of a log-normal distribution, whose median the networks know: a step is a sum,
-        # and what cuDNN chooses badly is slower by more than what it chooses well is faster.
-        means = logs + (_TYPICAL * np.minimum(unsure, _MOST_UNSURE)) ** 2 / 2
-        seconds = rooflines_s(kernels, self.fitted.device) * np.exp(means)
+        # Errors about which the networks agree are as often up as down. Where they do not, few
+        # kernels are much slower, and a step is a sum: the mean of a log-normal distribution,
+        # whose median the networks know.
+        skew = np.clip(unsure**2 - _SYMMETRIC**2, 0.0, 1.0) / 2
+        seconds = rooflines_s(kernels, self.fitted.device) * np.exp(logs + skew)
         if family == "matmul":
             on = self.fitted.device
             # What another device sustains is part of the transfer.
@@ -204,7 +205,7 @@ class KernelModel:
             kernel: Estimate(
                 float(second),
                 found[kernel].origin,
-                max(found[kernel].uncertainty, carried_uncertainty(kernel, self.device)),
+                math.hypot(found[kernel].uncertainty, carried_uncertainty(kernel, self.device)),
             )
             for kernel, second in zip(kernels, seconds, strict=True)
         }
@@ -229,7 +230,7 @@ def sum_that_moves(fused: Kernel) -> Kernel:
 
 
 def carried_uncertainty(kernel: Kernel, device: Device) -> float:
-    """Of a kernel on a device that was not measured, at least: one standard deviation, relative."""
+    """What transferring a kernel adds to its uncertainty: one standard deviation, relative."""
     if not device.is_compared:
         return NEVER_COMPARED_UNCERTAINTY
     return GROUPED_UNCERTAINTY if is_grouped(kernel) else CARRIED_UNCERTAINTY
