@@ -294,13 +294,10 @@ def test_an_ensemble_clamps_and_normalises_as_it_says() -> None:
     assert doubts == pytest.approx([0.025, 0.025, 0.025 * 3.0, 0.025])
 
 
-@pytest.mark.parametrize(("apart", "skew"), [(0.05, 0.0), (0.2, 0.33), (0.4, 0.5)])
-def test_members_that_disagree_are_believed_less_and_slow_kernels_are_expected(
-    apart: float, skew: float
-) -> None:
+def test_members_that_disagree_are_believed_less() -> None:
     kernel = activation("relu", 1 << 20)
     num_features = features_of([kernel], "pointwise").shape[1]
-    members = [-2 * apart, -apart, 0.0, apart, 2 * apart]
+    members = [-0.2, -0.1, 0.0, 0.1, 0.2]
     ensemble = Ensemble(
         ops=(),
         mean=torch.zeros(num_features),
@@ -315,9 +312,7 @@ def test_members_that_disagree_are_believed_less_and_slow_kernels_are_expected(
     (found,) = KernelModel(DEVICE, model).estimate([kernel])
     doubt = math.hypot(3 * statistics.stdev(members), 0.4 / 4)
     assert found.uncertainty == pytest.approx(doubt, rel=1e-5)
-    # exp(m + s^2 / 2) of a log-normal distribution, s^2 from 0.5^2 on and up to 1
-    factor = found.seconds / roofline_s(kernel, DEVICE)
-    assert factor == pytest.approx(math.exp(skew), rel=1e-4)
+    assert found.seconds == pytest.approx(roofline_s(kernel, DEVICE), rel=1e-5)
 
 
 def test_what_the_members_know_nothing_of_is_left_to_the_roofline() -> None:

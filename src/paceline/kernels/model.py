@@ -34,7 +34,6 @@ Origin = Literal["table", "mlp", "roofline"]
 
 TABLE_UNCERTAINTY = 0.02
 """Of a measured kernel: the error of the sum of a step's kernels against the real step (H200)."""
-_SYMMETRIC = 0.5  # up to such an uncertainty, medians of kernels add up to what their sum takes
 _CLUELESS = 3.0  # networks that disagree by such factors have seen nothing like it
 ROOFLINE_UNCERTAINTY = 0.7
 """Nothing similar was measured: half to double."""
@@ -171,11 +170,7 @@ class KernelModel:
         ensemble = self.fitted.ensembles[family]
         features = features_of(kernels, family)
         logs, unsure = ensemble.predict(features, [op_label(kernel) for kernel in kernels])
-        # Errors about which the networks agree are as often up as down. Where they do not, few
-        # kernels are much slower, and a step is a sum: the mean of a log-normal distribution,
-        # whose median the networks know.
-        skew = np.clip(unsure**2 - _SYMMETRIC**2, 0.0, 1.0) / 2
-        seconds = rooflines_s(kernels, self.fitted.device) * np.exp(logs + skew)
+        seconds = rooflines_s(kernels, self.fitted.device) * np.exp(logs)
         if family == "matmul":
             on = self.fitted.device
             # What another device sustains is part of the transfer.
