@@ -44,7 +44,7 @@ GROUPED_UNCERTAINTY = 0.8
 """Of grouped convolutions in channels-last: whether cuDNN has a good kernel differs by version."""
 NEVER_COMPARED_UNCERTAINTY = 0.6
 """Of a kind of device that no prediction was ever compared with."""
-FUSED_SLOWDOWN = 1.14
+FUSED_SLOWDOWN = 1.2
 """How much longer a generated kernel takes than a sum of two tensors that moves as many bytes.
 
 The median of resnet50, vit-b16, gpt2 and a denoiser on an H200 (docs/evidence/kernels.md).
