@@ -225,28 +225,40 @@ def test_a_tiny_step_on_the_h200_is_limited_by_the_host() -> None:
     assert prediction.step_s == pytest.approx(prediction.host_issue_s)
 
 
-@pytest.mark.parametrize("device", ["h200", "cpu", "cpu-core"])
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_recurrent_layers_are_learned(device: str, kind: Callable[..., nn.Module]) -> None:
+def tagging(kind: Callable[..., nn.Module], *, width: int, batch: int, length: int) -> Step:
     class Tagger(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layers = kind(48, 160, batch_first=True)
+            self.layers = kind(48, width, batch_first=True)
 
         def forward(self, frames: torch.Tensor) -> torch.Tensor:
             outputs: torch.Tensor = self.layers(frames)[0]
             return outputs[:, -1]
 
-    step = Step(
-        model=Tagger(),
-        inputs=torch.randn(4, 30, 48),
-        targets=torch.randint(16, (4,)),
-        loss=classification_loss,
-        optimizer=OPTIMIZERS["sgd"],
-    )
-    found = predict(step, device=device)
+    with torch.device("meta"):
+        return Step(
+            model=Tagger(),
+            inputs=torch.randn(batch, length, 48),
+            targets=torch.zeros(batch, dtype=torch.int64),
+            loss=classification_loss,
+            optimizer=OPTIMIZERS["sgd"],
+        )
+
+
+@pytest.mark.parametrize("device", ["h200", "cpu", "cpu-core"])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_are_learned(device: str, kind: Callable[..., nn.Module]) -> None:
+    found = predict(tagging(kind, width=160, batch=4, length=30), device=device)
     assert found.method["roofline"] < 0.005  # all but a one that is written, on a CPU
     assert found.warnings == ()
+
+
+def test_recurrent_layers_far_from_all_measured_ones_are_warned_of() -> None:
+    # Of an H200's profile the largest batch is 8,192.
+    found = predict(tagging(nn.GRU, width=72, batch=24_576, length=88), device="h200")
+    (warning,) = found.warnings
+    assert warning.startswith("No recurrent layers of such a size were measured")
+    assert found.uncertainty > 0.3
 
 
 def test_every_kind_of_worker_is_warned_of() -> None:

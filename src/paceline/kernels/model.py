@@ -179,7 +179,7 @@ class KernelModel:
             seconds = np.maximum(seconds, least)
         return [
             Estimate(roofline_s(kernel, self._source), "roofline", ROOFLINE_UNCERTAINTY)
-            if doubt > _CLUELESS
+            if doubt > _CLUELESS and family != "recurrent"  # far from any roofline
             else Estimate(float(second), "mlp", float(doubt))
             for kernel, second, doubt in zip(kernels, seconds, unsure, strict=True)
         ]
