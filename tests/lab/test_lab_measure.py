@@ -24,7 +24,7 @@ def test_the_emulated_link_is_found(tmp_path: Path) -> None:
     cluster = load_cluster(out)
     assert cluster.workers_per_node == (2, 2)
     (node,) = cluster.node_kinds
-    # Of 25e6, within a factor of two: a busy machine is late with what it sends and what it times.
-    assert 12e6 < node.between.bandwidth_bytes_per_s < 50e6
+    # Of 25e6: a busy machine is late with what it sends.
+    assert 12e6 < node.between.bandwidth_bytes_per_s < 35e6
     assert node.between.shared
     assert node.inside.bandwidth_bytes_per_s > 2 * node.between.bandwidth_bytes_per_s
