@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
 from paceline.cli import frame, main
+from paceline.cli.fit import fit
 from paceline.kernels.profile import Profile, Timing, load_profile
+from paceline.measure.kernel_fit import NUM_STEPS
 from paceline.steps import capture_step, zoo_step
 from synthetic_profile import one_thread, profile
 
@@ -171,3 +174,7 @@ def test_progress_is_shown_to_a_terminal_on_standard_error_only(
     assert out == ""
     assert "timing kernels" in err
     assert "3/7" in err
+
+
+def test_fit_trains_as_long_as_the_function_that_it_calls() -> None:
+    assert signature(fit).parameters["steps"].default == NUM_STEPS

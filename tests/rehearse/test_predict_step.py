@@ -249,7 +249,8 @@ def tagging(kind: Callable[..., nn.Module], *, width: int, batch: int, length: i
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_recurrent_layers_are_learned(device: str, kind: Callable[..., nn.Module]) -> None:
     found = predict(tagging(kind, width=160, batch=4, length=30), device=device)
-    assert found.method["roofline"] < 0.005  # all but a one that is written, on a CPU
+    # On a CPU the networks know nothing of the loss's first gradient: one number that is written.
+    assert found.method["roofline"] == 0 or (device != "h200" and found.method["roofline"] < 0.005)
     assert found.warnings == ()
 
 

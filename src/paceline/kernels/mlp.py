@@ -6,8 +6,8 @@ disagree tells how little is known, and the error of each on its unseen part tel
 of them do.
 
 Of 7,272 kernels of 28 networks that were left out on an H200, the errors (root mean square of the
-logarithm) were three times as large as the members' disagreement, from 0.05 to 0.5 of it, and a
-quarter of the error on unseen kernels where they agree: random kernels are harder than those of
+logarithm) were about three times the members' disagreement where that is 0.05 to 0.5. Where they
+agree, errors were a quarter of those on unseen kernels: random kernels are harder than those of
 networks.
 """
 

@@ -118,7 +118,6 @@ def usual_volume(rng: random.Random) -> None:
         after = rng.choice((16, 24, 32, 48, 64, 64, 64))
     elif style < 0.77:
         dilation, padding = 2, (2, 2, 2)
-    volume = _volume(batch, before, frames, side).requires_grad_(before > 3)
     module = nn.Conv3d(
         before,
         after,
@@ -128,7 +127,7 @@ def usual_volume(rng: random.Random) -> None:
         dilation=dilation,
         bias=rng.random() < 0.4,
     )
-    backward(module(volume))
+    backward(module(_volume(batch, before, frames, side)))
 
 
 def usual_enlarging(rng: random.Random) -> None:
