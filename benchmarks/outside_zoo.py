@@ -5,7 +5,8 @@
     python benchmarks/outside_zoo.py --networks later      # the same, of its next version
     python benchmarks/outside_zoo.py --networks newest     # the same, of the version after that
     python benchmarks/outside_zoo.py --networks unseen     # the same, of the one after that
-    python benchmarks/outside_zoo.py --networks last       # the same, of today's version
+    python benchmarks/outside_zoo.py --networks last       # the same, of the one after that
+    python benchmarks/outside_zoo.py --networks other      # the same, of today's version
     python benchmarks/outside_zoo.py --networks newest --leave-out
     python benchmarks/outside_zoo.py --measure steps.json  # on a machine with a GPU: measure anew
 
@@ -34,6 +35,7 @@ import fresh_networks
 import last_networks
 import later_networks
 import newest_networks
+import other_networks
 import unseen_networks
 import user_networks
 from device_networks import define_torchvision_operators
@@ -56,6 +58,7 @@ NETWORKS = {
     "newest": newest_networks.NETWORKS,
     "unseen": unseen_networks.NETWORKS,
     "last": last_networks.NETWORKS,
+    "other": other_networks.NETWORKS,
 }
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 BUSY = 0.9  # of a step: below that the host limits it

@@ -20,7 +20,7 @@ def rare_sampling(rng: random.Random) -> None:
     channels, side = rng.choice((1, 3, 16, 32, 64, 128, 256)), rng.choice(_SIDES)
     batch = max(1, min(rng.choice((4, 8, 16, 32, 64)), _MOST_NUMEL // (channels * side**2)))
     image = torch.empty(batch, channels, side, side, requires_grad=True)
-    style = rng.randrange(6)
+    style = rng.randrange(10)
     if style == 0:
         made = rng.choice(_SIDES)
         grid = torch.empty(batch, made, made, 2, requires_grad=rng.random() < 0.7)
@@ -39,9 +39,44 @@ def rare_sampling(rng: random.Random) -> None:
     elif style == 4:
         found, places = functional.max_pool2d(image, 2, 2, return_indices=True)
         backward(functional.max_unpool2d(found, places, [2, 2], output_size=image.shape[-2:]))
-    else:
+    elif style == 5:
         padding = rng.choice(((1, 1, 1, 1), (2, 2, 2, 2), (3, 3, 3, 3)))
         backward(functional.pad(image, padding, mode=rng.choice(("reflect", "replicate"))))
+    elif style == 6:
+        factor = rng.choice((2, 2, 4))
+        if channels % factor**2 == 0 and (side % factor or rng.random() < 0.5):
+            backward(functional.pixel_shuffle(image, factor))
+        elif side % factor == 0:
+            backward(functional.pixel_unshuffle(image, factor))
+    elif style == 7:
+        window = rng.choice(((3, 1, 1), (2, 0, 2), (7, 3, 4), (4, 0, 4)))
+        few = image[: max(1, batch // 8)]
+        backward(functional.unfold(few, window[0], padding=window[1], stride=window[2]))
+    else:
+        _resized_volume(rng)
+
+
+def _resized_volume(rng: random.Random) -> None:
+    """A volume made finer or coarser, as decoders over videos and scans do."""
+    channels = rng.choice((1, 3, 8, 16, 24, 32, 48, 64, 96, 128, 256))
+    frames, height, width = (rng.choice((4, 6, 8, 10, 12, 16, 20, 24, 32, 44, 48)) for _ in "dhw")
+    if rng.random() < 0.5:
+        width = height
+    numel = channels * frames * height * width * 8
+    batch = max(1, min(rng.choice((1, 2, 2, 4, 8, 16)), _MOST_NUMEL // numel))
+    volume = lowered(rng, torch.empty(batch, channels, frames, height, width)).requires_grad_()
+    scale = rng.choice(((2, 2, 2), (2, 2, 2), (1, 2, 2), (4, 4, 4)))
+    made = [size * each for size, each in zip(volume.shape[2:], scale, strict=True)]
+    style = rng.random()
+    if style < 0.6:
+        corners = rng.random() < 0.4
+        backward(functional.interpolate(volume, size=made, mode="trilinear", align_corners=corners))
+    elif style < 0.8:
+        backward(functional.interpolate(volume, size=made, mode="nearest"))
+    elif style < 0.9:
+        backward(functional.avg_pool3d(volume, 2))
+    else:
+        backward(functional.adaptive_avg_pool3d(volume, 1))
 
 
 _ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (
@@ -113,13 +148,34 @@ def rare_reduction(rng: random.Random) -> None:
         torch.bucketize(table, torch.empty(rng.choice((16, 64, 256))))
 
 
+def rare_order(rng: random.Random) -> None:
+    """The nearest and the best: the first few of each row, all in order, and running sums."""
+    columns = rng.choice((64, 80, 128, 256, 512, 900, 1024, 1280, 2048, 4096, 8400, 16_384, 32_768))
+    rows = max(1, min(random_size(rng, 16, 65_536), _MOST_NUMEL // columns))
+    table = lowered(rng, torch.empty(rows, columns)).requires_grad_()
+    if rng.random() < 0.4:  # points or boxes of each sample
+        batch = rng.choice((8, 16, 24, 32))
+        table = torch.empty(batch, max(1, rows // batch), columns).requires_grad_()
+    style = rng.randrange(6)
+    if style < 3:
+        count = min(columns, rng.choice((1, 2, 4, 8, 10, 16, 20, 32, 40, 64, 100, 300)))
+        backward(torch.topk(table, count, largest=rng.random() < 0.6)[0])
+    elif style == 3:
+        backward(torch.sort(table, dim=rng.choice((-1, -1, 0)))[0])
+    elif style == 4:
+        torch.argsort(table, descending=rng.random() < 0.5)
+    else:
+        backward(torch.cumsum(table, rng.choice((-1, -1, 0))))
+
+
 def rare_indexing(rng: random.Random) -> None:
     """Rows overwritten, filled and reduced by index."""
-    rows, width = random_size(rng, 256, 200_000), rng.choice((16, 32, 64, 128, 256))
-    nodes = max(16, rows // rng.choice((2, 4, 16)))
+    width = rng.choice((1, 2, 4, 8, 16, 32, 64, 128, 256))
+    rows = min(random_size(rng, 256, 2_000_000), _MOST_NUMEL // width)
+    nodes = max(16, rows // rng.choice((2, 4, 16, 64)))
     index = torch.zeros(rows, dtype=torch.int64)
     table, sent = torch.empty(nodes, width), torch.empty(rows, width).requires_grad_()
-    style = rng.randrange(5)
+    style = rng.randrange(7)
     if style == 0:
         wide = index.unsqueeze(1).expand(-1, width)
         how = rng.choice(("sum", "mean", "amax"))
@@ -130,5 +186,14 @@ def rare_indexing(rng: random.Random) -> None:
         backward(torch.empty(rows, width).index_copy(0, index, sent))
     elif style == 3:
         backward(table.requires_grad_().index_fill(0, index[: nodes // 2], 0.0))
-    else:
+    elif style == 4:
         backward(torch.take(table.requires_grad_(), index))
+    elif style == 5:
+        backward(table.requires_grad_().index_put((index,), sent, accumulate=rng.random() < 0.7))
+    else:  # points of each sample, with features along the last dimension
+        batch, points = rng.choice((8, 16, 24, 32, 64)), rng.choice((256, 512, 1024, 1280, 2048))
+        count = points * rng.choice((1, 4, 16, 20, 32))
+        batch = max(1, min(batch, _MOST_NUMEL // (width * count)))
+        held = lowered(rng, torch.empty(batch, width, points)).requires_grad_()
+        where = torch.zeros(batch, 1, count, dtype=torch.int64).expand(-1, width, -1)
+        backward(held.gather(2, where))

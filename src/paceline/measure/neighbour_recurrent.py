@@ -48,10 +48,14 @@ def usual_recurrent(rng: random.Random) -> None:
     """
     kind: Any = rng.choice((nn.LSTM, nn.LSTM, nn.GRU))
     width = rng.choice((32, 48, 64, 96, 128, 128, 160, 192, 192, 256, 256, 384, 400, 512))
+    if rng.random() < 0.4:
+        width = rng.choice((16, 20, 24, 36, 40, 50, 56, 72, 80, 88, 100, 112, 120, 136, 144, 176))
     given = rng.choice((width, 2 * width, width // 2, 64, 80, 128, 256, 512))
     num_layers, both = rng.choice((1, 1, 1, 2, 3)), rng.random() < 0.6
     length = rng.choice((16, 24, 40, 50, 64, 80, 100, 120, 150, 200, 250, 300, 500))
     batch = rng.choice((32, 64, 128, 256, 512, 800, 1024, 1280, 2048, 3000, 4096, 8192))
+    if width <= 192 and rng.random() < 0.4:
+        batch = rng.choice((2048, 4096, 6000, 8192, 12_288, 16_384, 24_576, 32_768))
     batch = max(1, min(batch, (1 << 27) // (length * max(2 * width, given))))
     batch_first = rng.random() < 0.6
     layers = kind(given, width, num_layers, batch_first=batch_first, bidirectional=both)

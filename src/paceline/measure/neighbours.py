@@ -106,4 +106,5 @@ _CASES: tuple[tuple[Case, float], ...] = (
     (rare.rare_loss, 0.3),
     (rare.rare_reduction, 1),
     (rare.rare_indexing, 0.7),
+    (rare.rare_order, 1),
 )

@@ -31,9 +31,11 @@ def usual_signal(rng: random.Random) -> None:
     is_transposed = False
     if style < 0.2:  # a product along the signal
         before, after = rng.choice(((before, after), (before, 2 * before), (before, before)))
-    elif style < 0.4:  # a residual block
-        side = rng.choice((3, 3, 3, 5, 5, 7, 9, 11, 15))
-        padding = side // 2
+    elif style < 0.4:  # a residual block, or the first layer
+        side = rng.choice((3, 3, 3, 5, 5, 7, 9, 11, 11, 15, 19, 25))
+        padding = side // 2 if rng.random() < 0.8 else 0
+        before = rng.choice((before,) * 6 + (1, 2, 4, 12))
+        before, after = rng.choice(((before, after),) * 7 + ((before, rng.choice((1, 2, 3, 5))),))
     elif style < 0.62:  # gaps that double from block to block; padded here, or by the network
         side, dilation = rng.choice((2, 3, 3, 3, 5, 5, 7)), 2 ** rng.randint(0, 9)
         reach = dilation * (side - 1)
@@ -79,45 +81,75 @@ def usual_signal(rng: random.Random) -> None:
     backward(line(signal.requires_grad_(before > 2)))
 
 
+_VOLUMES = (
+    # frames, height and width of videos ...
+    *((8, 56, 56), (8, 28, 28), (4, 14, 14), (2, 7, 7), (16, 56, 56), (16, 112, 112)),
+    *((8, 112, 112), (4, 28, 28), (16, 28, 28), (12, 64, 64), (32, 56, 56), (8, 14, 14)),
+    # ... and depths, heights and widths of scans
+    *((64, 64, 64), (32, 32, 32), (16, 16, 16), (8, 8, 8), (96, 96, 96), (48, 48, 48)),
+    *((24, 24, 24), (128, 128, 128), (64, 128, 128), (32, 64, 64), (16, 32, 32), (16, 64, 64)),
+    *((32, 128, 128), (16, 80, 80), (48, 96, 96), (24, 160, 160), (32, 128, 160), (16, 64, 80)),
+)
+
+
+def _extents(rng: random.Random) -> tuple[int, int, int]:
+    """Of a volume: a usual one, one that was halved, or any."""
+    if rng.random() < 0.65:
+        return rng.choice(_VOLUMES)
+    halvings = rng.choice((1, 2, 2, 4, 4, 8))
+    frames = rng.choice((8, 10, 16, 20, 24, 32, 40, 48, 64, 96, 128))
+    height, width = (
+        rng.choice((40, 64, 72, 80, 96, 112, 120, 128, 144, 160, 176, 192, 224)) for _ in range(2)
+    )
+    if rng.random() < 0.5:
+        width = height
+    kept = halvings if rng.random() < 0.5 else 1  # many networks over videos keep their frames
+    return max(1, frames // kept), max(4, height // halvings), max(4, width // halvings)
+
+
 def usual_volume(rng: random.Random) -> None:
     """Of videos and scans, whole or first over images and then over time."""
     before, after = _widths(rng, most=512)
-    frames, side = rng.choice(
-        (
-            *((8, 56), (8, 28), (4, 14), (2, 7), (16, 56), (16, 112), (8, 112), (4, 28)),
-            *((16, 28), (12, 64), (32, 56), (8, 14)),
-            *((64, 64), (32, 32), (16, 16), (8, 8), (96, 96), (48, 48), (24, 24), (128, 128)),
-            *((64, 128), (32, 64), (16, 32), (16, 64), (32, 128), (16, 80), (48, 96), (24, 160)),
-        )
-    )
-    batch = _batch(rng, max(before, after) * frames * side**2, most=1 << 27)
+    extents = _extents(rng)
+    numel = extents[0] * extents[1] * extents[2]
     style = rng.random()
-    window, stride, padding, dilation = (3, 3, 3), (1, 1, 1), (1, 1, 1), 1
+    window, stride, padding, dilation, groups = (3, 3, 3), (1, 1, 1), (1, 1, 1), 1, 1
     if style < 0.12:
-        stride = rng.choice(((2, 2, 2), (2, 2, 2), (1, 2, 2)))
-        enlarge = nn.ConvTranspose3d(before, after, stride, stride=stride)
-        backward(enlarge(_volume(batch, before, frames, side)))
+        batch = _batch(rng, max(before, after) * numel * 2, most=1 << 27)
+        _grown(rng, torch.empty(batch, before, *extents, requires_grad=True), after)
         return
     if style < 0.24:
         window, padding = rng.choice((((1, 3, 3), (0, 1, 1)), ((1, 7, 7), (0, 3, 3))))
         stride = rng.choice(((1, 1, 1), (1, 1, 1), (1, 2, 2)))
     elif style < 0.34:
-        window, padding = rng.choice((((3, 1, 1), (1, 0, 0)), ((7, 1, 1), (3, 0, 0))))
+        window, padding = rng.choice(
+            (((3, 1, 1), (1, 0, 0)), ((3, 1, 1), (1, 0, 0)), ((7, 1, 1), (3, 0, 0)))
+        )
         stride = rng.choice(((1, 1, 1), (1, 1, 1), (2, 1, 1)))
-    elif style < 0.5:
+    elif style < 0.46:
         window, padding = (1, 1, 1), (0, 0, 0)
         stride = rng.choice(((1, 1, 1), (1, 1, 1), (2, 2, 2)))
-    elif style < 0.62:
+        after = rng.choice((after,) * 3 + (1, 2, 3, 4, 5, 14, 105))
+    elif style < 0.56:
         stride = rng.choice(((2, 2, 2), (1, 2, 2), (2, 1, 1)))
-    elif style < 0.72:  # the first layer
+    elif style < 0.68:  # the first layer
         before, window = rng.choice(
-            ((1, (7, 7, 7)), (3, (3, 7, 7)), (3, (1, 7, 7)), (1, (3, 3, 3)))
+            ((1, (7, 7, 7)), (3, (3, 7, 7)), (3, (1, 7, 7)), (1, (3, 3, 3)), (4, (3, 3, 3)))
         )
         padding = (window[0] // 2, window[1] // 2, window[2] // 2)
         stride = rng.choice(((1, 2, 2), (2, 2, 2), (1, 1, 1)))
-        after = rng.choice((16, 24, 32, 48, 64, 64, 64))
-    elif style < 0.77:
+        after = rng.choice((8, 16, 24, 32, 32, 48, 64, 64, 64))
+    elif style < 0.72:
         dilation, padding = 2, (2, 2, 2)
+    elif style < 0.8:  # each channel by itself
+        groups = after = before
+        window, padding = rng.choice(
+            (((3, 3, 3), (1, 1, 1)), ((5, 1, 1), (2, 0, 0)), ((1, 3, 3), (0, 1, 1)))
+        )
+        stride = rng.choice(((1, 1, 1), (1, 1, 1), (1, 2, 2), (2, 2, 2)))
+    elif style < 0.84:  # patches of a transformer
+        before, window = rng.choice(((3, (2, 16, 16)), (1, (4, 4, 4)), (3, (2, 4, 4))))
+        stride, padding, after = window, (0, 0, 0), rng.choice((48, 96, 192, 384, 768))
     module = nn.Conv3d(
         before,
         after,
@@ -125,9 +157,33 @@ def usual_volume(rng: random.Random) -> None:
         stride=stride,
         padding=padding,
         dilation=dilation,
+        groups=groups,
         bias=rng.random() < 0.4,
     )
-    backward(module(_volume(batch, before, frames, side)))
+    batch = _batch(rng, max(before, after // stride[0] ** 3) * numel, most=1 << 27)
+    backward(module(torch.empty(batch, before, *extents, requires_grad=before > 4)))
+
+
+def _grown(rng: random.Random, volume: Tensor, channels: int) -> None:
+    """A volume made finer, as in the decoder of a U-Net."""
+    side, stride, padding, extra = rng.choice(
+        ((2, 2, 0, 0), (2, 2, 0, 0), (4, 2, 1, 0), (3, 2, 1, 1))
+    )
+    only = rng.random() < 0.2  # height and width, not the frames
+    sides, strides, paddings, extras = (
+        (each if not only else fixed, each, each)
+        for each, fixed in ((side, 1), (stride, 1), (padding, 0), (extra, 0))
+    )
+    module = nn.ConvTranspose3d(
+        volume.shape[1],
+        channels,
+        sides,
+        stride=strides,
+        padding=paddings,
+        output_padding=extras,
+        bias=rng.random() < 0.5,
+    )
+    backward(module(volume))
 
 
 def usual_enlarging(rng: random.Random) -> None:
@@ -200,7 +256,3 @@ def _widths(rng: random.Random, *, most: int = 2048) -> tuple[int, int]:
 
 def _batch(rng: random.Random, numel: int, *, most: int = _MOST_NUMEL) -> int:
     return max(1, min(rng.choice(_BATCHES), most // numel))
-
-
-def _volume(batch: int, channels: int, frames: int, side: int) -> Tensor:
-    return torch.empty(batch, channels, frames, side, side, requires_grad=channels > 3)
