@@ -39,6 +39,13 @@ class FragileTimer(CpuTimer):
         return 1e-6
 
 
+class BrokenTimer(CpuTimer):
+    """One that no process can make."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("no kernel image is available")
+
+
 @pytest.fixture
 def timer() -> Iterator[IsolatedTimer]:
     made = IsolatedTimer(FragileTimer, device="cpu")
@@ -81,3 +88,8 @@ def test_an_operator_that_breaks_when_issued_is_named_and_left_out(timer: Isolat
     assert "broke the process" in failed["mm"]
     assert not {"mm", "addmm", "relu_"} & set(host["dispatch_s"])
     assert host["dispatch_s"]["sum.dim_IntList"] == 1e-6
+
+
+def test_a_process_that_cannot_start_is_said_at_once() -> None:
+    with pytest.raises(ValueError, match="ended before it was ready"):
+        IsolatedTimer(BrokenTimer, device="cpu")

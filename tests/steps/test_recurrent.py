@@ -16,7 +16,7 @@ from paceline.kernels.recurrent import kept_bytes, recurrent_steps
 from paceline.steps import Capture, Kernel, Step, capture_step
 from paceline.steps.kernel import Operand
 
-BATCH, LENGTH, WIDTH, HIDDEN, WORDS = 8, 24, 96, 160, 500
+BATCH, LENGTH, WIDTH, HIDDEN, WORDS = 8, 24, 96, 416, 500  # of states too wide to stay on chip
 GATES = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}
 Kind = type[nn.LSTM] | type[nn.GRU] | type[nn.RNN]
 
@@ -79,10 +79,31 @@ def test_a_layer_is_one_call_with_the_textbooks_arithmetic(
     assert flop_of(forward) == flop
     assert flop_of(backward) == 2 * flop
     assert recurrent_steps(forward) == LENGTH * num_layers * directions
-    dtype = "bf16" if precision == "bf16" else "f32"
+    # Autocast has float16 for cuDNN's layers, whatever it has for all others.
+    dtype = "f16" if precision == "bf16" else "f32"
     assert forward.operands[0].dtype == backward.operands[0].dtype == dtype
     # cuDNN multiplies float32 on tensor cores unless it is told not to.
     assert forward.math == ("tf32" if precision == "fp32" else "")
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize(("width", "num_launched"), [(128, 0), (200, 2 * 2 * 50)])
+def test_only_steps_whose_states_leave_the_chip_are_launched_one_by_one(
+    dtype: str, width: int, num_launched: int
+) -> None:
+    args = (Operand(dtype, (50, 64, 128)), "lstm", width, 0, 2, True, False, False, True)
+    assert recurrent_steps(Kernel("recurrent", args)) == num_launched
+    assert recurrent_steps(Kernel("recurrent_backward", args)) == num_launched
+
+
+def test_a_network_that_is_bfloat16_itself_has_layers_of_bfloat16() -> None:
+    with torch.device("meta"):
+        model = nn.LSTM(WIDTH, HIDDEN, batch_first=True).bfloat16()
+        rows = torch.empty(BATCH, LENGTH, WIDTH, dtype=torch.bfloat16)
+    step = Step(model=model, inputs=rows, loss=lambda made, _: made[0].sum())
+    captured = capture_step(step)
+    (forward,) = recurrent_kernels(captured, "forward")
+    assert forward.operands[0].dtype == "bf16"
 
 
 @pytest.mark.parametrize(

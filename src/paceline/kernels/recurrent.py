@@ -18,7 +18,12 @@ def length_and_batch(kernel: Kernel) -> tuple[int, int]:
 
 
 def recurrent_steps(kernel: Kernel) -> int:
-    """How often a recurrent kernel steps on: in every layer and direction, along the sequence."""
+    """Steps that are launched one by one, in every layer and direction along the sequence.
+
+    0 where states or weights stay on chip: then one launch does them all.
+    """
+    if recurrent_algorithm(kernel) != "step by step":
+        return 0
     length, _ = length_and_batch(kernel)
     return length * int(kernel.args[4]) * _directions(kernel)
 

@@ -18,6 +18,7 @@ from paceline.measure.timer import CpuTimer, CudaTimer, Measured, Timer
 from paceline.steps.kernel import Kernel
 
 _LIMIT_S = 60.0
+_START_LIMIT_S = 300.0  # importing PyTorch and starting CUDA, on a slow disk
 
 
 def make_timer(device: str) -> Timer:
@@ -73,12 +74,23 @@ class IsolatedTimer:
         self._process = context.Process(target=_serve, args=(theirs, self._make), daemon=True)
         self._process.start()
         theirs.close()
+        try:
+            is_ready = self._connection.poll(_START_LIMIT_S) and self._connection.recv()
+        except (EOFError, ConnectionResetError):
+            is_ready = False
+        if not is_ready:
+            self.close()
+            raise ValueError(
+                "The process that times kernels ended before it was ready. A script that measures "
+                'must do so below `if __name__ == "__main__":`, since that process imports it.'
+            )
 
 
 def _serve(connection: Connection, make: Callable[[], Timer]) -> None:
     # Kernels of every size come and go: whole segments would not fit into each other's gaps.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     timer = make()
+    connection.send(True)
     while True:
         try:
             what, parts = connection.recv()

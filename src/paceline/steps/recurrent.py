@@ -15,6 +15,9 @@ from torch import Tensor
 
 MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 """cuDNN's numbers of the kinds of layers."""
+AUTOCAST = torch.float16
+"""What autocast makes of cuDNN's recurrent layers, also where it makes bfloat16 of all others
+(aten/src/ATen/cudnn/AutocastRNN.cpp)."""
 # What cuDNN keeps of each step and layer for the backward pass, in states of the layer: read off
 # an H200 (cuDNN 9), exact for 102 sizes but for a bit per element where there is dropout.
 _KEPT = {0: 1, 1: 1, 2: 5, 3: 6}
@@ -90,10 +93,9 @@ def _layers(name: str) -> Callable[..., Any]:
         hidden, cell = state if name == "lstm" else (state, None)
         if torch.is_autocast_enabled("cpu"):
             # As autocast does for cuDNN: once for the whole layer, not step by step.
-            dtype = torch.get_autocast_dtype("cpu")
-            inputs, hidden = inputs.to(dtype), hidden.to(dtype)
-            cell = None if cell is None else cell.to(dtype)
-            weights = [each.to(dtype) for each in weights]
+            inputs, hidden = inputs.to(AUTOCAST), hidden.to(AUTOCAST)
+            cell = None if cell is None else cell.to(AUTOCAST)
+            weights = [each.to(AUTOCAST) for each in weights]
         width = (hidden if cell is None else cell).shape[-1]
         settings = _Settings(
             mode=MODES[name],
