@@ -253,6 +253,21 @@ def _recurrent(kernel: Kernel, device: torch.device, *, backward: bool) -> Run:
     return _differentiated(forward, (inputs, *layers.parameters()), backward=backward)
 
 
+def _ctc_loss(kernel: Kernel, device: torch.device, *, backward: bool) -> Run:
+    """With sounds and texts of full length, and classes other than the blank one."""
+    log_probs = make_operand(kernel.operands[0], device).log_softmax(2)
+    texts = torch.randint(1, log_probs.shape[2], kernel.operands[1].shape, device=device)
+    lengths = [[size] * len(texts) for size in (len(log_probs), texts.shape[1])]
+    aten = torch.ops.aten
+    if not backward:
+        return lambda: aten._ctc_loss.default(log_probs, texts, *lengths)
+    found = aten._ctc_loss.default(log_probs, texts, *lengths)
+    gradient = torch.ones_like(found[0])
+    return lambda: aten._ctc_loss_backward.default(
+        gradient, log_probs, texts, *lengths, *found, 0, True
+    )
+
+
 def _batch_norm(kernel: Kernel, device: torch.device, *, backward: bool) -> Run:
     image = make_operand(kernel.operands[1 if backward else 0], device)
     channels = image.shape[1]
@@ -315,6 +330,8 @@ _SPECIAL: dict[str, Callable[[Kernel, torch.device], Run]] = {
     "convolution_backward_weight": lambda kernel, device: _convolution_backward(
         kernel, device, data=False
     ),
+    "ctc_loss": lambda kernel, device: _ctc_loss(kernel, device, backward=False),
+    "ctc_loss_backward": lambda kernel, device: _ctc_loss(kernel, device, backward=True),
     "max_pool3d_with_indices_backward": _volume_pooling_backward,
     "binary_cross_entropy": _probabilities,
     "binary_cross_entropy_backward": _probabilities,

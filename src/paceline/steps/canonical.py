@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from paceline.steps.bags import BAG, BAG_BACKWARD, bag_backward_kernel, bag_kernel
+from paceline.steps.ctc import CTC, CTC_BACKWARD, ctc_backward_kernel, ctc_kernel
 from paceline.steps.grouped import GROUPED, grouped_kernels
 from paceline.steps.kernel import Kernel, Operand
 from paceline.steps.recurrent import MODES
@@ -147,6 +148,10 @@ def kernels_of(
     if name == GROUPED:
         products = grouped_kernels(operand(args[0]), operand(args[1]), outputs[0])
         return tuple(_with_math(kernel, precision) for kernel in products)
+    if name.partition(".")[0] == CTC:
+        return (ctc_kernel(operand(args[0]), outputs[1]),)
+    if name.partition(".")[0] == CTC_BACKWARD:
+        return (ctc_backward_kernel(operand(args[1]), operand(args[6])),)
     if name == "_safe_softmax":
         return _safe_softmax(operand(args[0]), int(args[1]), outputs[0])
     kernel = Kernel(name, _canonical_args(name, args, kwargs), outputs=outputs)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.steps.ctc import use_ctc_of_numbers
 from paceline.steps.grouped import use_grouped_products
 from paceline.steps.recurrent import use_cudnn_layers
 
@@ -79,6 +80,7 @@ def cuda_like(*, autocast: bool) -> Iterator[None]:
         library.impl("group_norm", _group_norm, "AutogradCPU")  # type: ignore[no-untyped-call]
         use_cudnn_layers(library)
         use_grouped_products(library)
+        use_ctc_of_numbers(library)
         if autocast:
             for name in filter(_is_left_alone, _FLOAT32_OPS):
                 library.impl(name, _in_float32(_overload(name)), "AutocastCPU")  # type: ignore[no-untyped-call]

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from paceline.cluster.device import Precision
 from paceline.steps.canonical import handed_over_bytes, kernels_of, op_name, operand
+from paceline.steps.ctc import ctc_results, is_ctc
 from paceline.steps.cuda_like import cuda_like
 from paceline.steps.kernel import Kernel, Operand
 from paceline.steps.step import AUTOCAST_DTYPES
@@ -122,6 +123,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return torch.ones(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
         if func is _RANDOM and math.prod(args[0]) == 1:
             result: Any = _mean_of_random(args[0])
+        elif is_ctc(func):
+            result = ctc_results(*args)
         else:
             result = func(*args, **kwargs)
         self.adopt(tensors_in(result))
