@@ -315,6 +315,43 @@ def test_members_that_disagree_are_believed_less() -> None:
     assert found.seconds == pytest.approx(roofline_s(kernel, DEVICE), rel=1e-5)
 
 
+def test_a_kernel_in_doubt_counts_with_its_mean_and_not_its_median() -> None:
+    kernel = activation("relu", 1 << 20)
+    known = fitted().ensembles["pointwise"]
+    apart = (*known.biases[:-1], known.biases[-1] + 0.1 * torch.arange(5.0).reshape(5, 1, 1))
+
+    def model_of(skew: float) -> FittedModel:
+        return replace(fitted(), ensembles={"pointwise": replace(known, biases=apart, skew=skew)})
+
+    (median,) = KernelModel(DEVICE, model_of(0.0)).estimate([kernel])
+    (mean,) = KernelModel(DEVICE, model_of(0.8)).estimate([kernel])
+    doubt = min(median.uncertainty, 0.5)
+    assert mean.seconds == pytest.approx(median.seconds * (1 + 0.8 * doubt**2))
+    assert mean.uncertainty == median.uncertainty
+    # Another chip is slow with other kernels.
+    other = DEVICE.model_copy(update={"name": "other", "multiprocessors": 7})
+    (carried,) = KernelModel(other, model_of(0.8)).estimate([kernel])
+    assert carried.seconds == KernelModel(other, model_of(0.0)).estimate([kernel])[0].seconds
+
+
+def test_the_skew_is_what_unseen_kernels_take_longer_on_average() -> None:
+    generator = np.random.default_rng(5)
+    sizes = generator.integers(12, 28, 1500)
+    kernels = [activation("relu", (1 << int(size)) + 8 * i) for i, size in enumerate(sizes)]
+    # One kernel in ten takes four times as long as its neighbours, and nothing tells which.
+    is_odd = generator.random(len(kernels)) < 0.1
+
+    def skew(odd: float, device_type: str = "cuda") -> float:
+        seconds = [law_s(k) * (odd if own else 1) for k, own in zip(kernels, is_odd, strict=True)]
+        timings = {k: Timing(each) for k, each in zip(kernels, seconds, strict=True)}
+        facts = {**profile().facts, "device_type": device_type}
+        return fit_profile(Profile(facts, timings), num_steps=200).ensembles["pointwise"].skew
+
+    assert skew(4.0) > 0.5
+    assert skew(0.25) == 0
+    assert skew(4.0, "cpu") == 0
+
+
 def test_what_the_members_know_nothing_of_is_left_to_the_roofline() -> None:
     kernel = activation("relu", 1 << 20)
     known = fitted().ensembles["pointwise"]

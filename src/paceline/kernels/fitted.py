@@ -139,7 +139,11 @@ def ensembles_to_parts(
             # Half the file: weights of this size do not need float32's digits.
             tensors[f"{name}.weight{layer}"] = weight.half().contiguous()
             tensors[f"{name}.bias{layer}"] = bias.contiguous()
-        facts[name] = {"ops": ensemble.ops, "residual": ensemble.residual}
+        facts[name] = {
+            "ops": ensemble.ops,
+            "residual": ensemble.residual,
+            "skew": ensemble.skew,
+        }
     return tensors, facts
 
 
@@ -159,6 +163,7 @@ def ensemble_from_parts(
         ),
         biases=tuple(tensors[f"{name}.bias{layer}"] for layer in range(layers)),
         residual=float(facts["residual"]),
+        skew=float(facts.get("skew", 0.0)),
     )
     made.check()
     return made

@@ -171,10 +171,12 @@ class KernelModel:
         features = features_of(kernels, family)
         logs, unsure = ensemble.predict(features, [op_label(kernel) for kernel in kernels])
         seconds = rooflines_s(kernels, self.fitted.device) * np.exp(logs)
+        on = self.fitted.device
+        own = is_same_chip(on, self.device)
+        if own:
+            seconds *= ensemble.means(unsure)  # another chip is slow elsewhere
         if family == "matmul":
-            on = self.fitted.device
             # What another device sustains is part of the transfer.
-            own = is_same_chip(on, self.device)
             least = [shortest_product_s(kernel, on, is_sustained=own) for kernel in kernels]
             seconds = np.maximum(seconds, least)
         return [
