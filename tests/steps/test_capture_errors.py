@@ -49,7 +49,10 @@ CASES: dict[str, tuple[Step, str]] = {
         step(lambda rows: rows.sum() if rows.mean() > 0 else rows.mean()),
         r"Does reads the value of a tensor \(_local_scalar_dense\).*replace \.item\(\)",
     ),
-    "nonzero": (step(lambda rows: rows[rows > 0].sum()), r"reads the value of a tensor \(nonzero"),
+    "nonzero": (
+        step(lambda rows: rows[(rows[:, 0] > 0).nonzero()].sum()),
+        r"reads the value of a tensor \(nonzero",
+    ),
     "shape": (
         step(inputs=torch.randn(4, 9)),
         r"Does fails on an input of shape \(4, 9\): .*check the input's shape",

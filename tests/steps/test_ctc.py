@@ -52,6 +52,7 @@ def test_forward_and_backward_have_the_sizes_of_pytorchs(lengths: Any, is_flat: 
     _, log_alpha = torch.ops.aten._ctc_loss.default(heard, wanted, *NUMBERS)
     assert forward.outputs[0].shape == tuple(log_alpha.shape)
     assert backward.outputs[0].shape == tuple(heard.shape)
+    assert "as long as the longest" in captured.assumptions[0]
     names = {each.parameter for each in captured.gradients}
     assert names == {"letters.weight", "letters.bias"}
 

@@ -66,7 +66,7 @@ def compute_cost(
         uncertainty=_uncertainty(
             timeline, kernels, estimates, kernel_model, None if priced.serial else host.doubt
         ),
-        warnings=_warnings(kernel_model, estimates),
+        warnings=(*capture.assumptions, *_warnings(kernel_model, estimates)),
         notes=() if priced.serial else _host_notes(timeline, host, kernels),
     )
 

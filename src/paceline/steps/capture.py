@@ -67,6 +67,8 @@ class Capture:
     evaluations: tuple[int, ...] = ()
     """Of an optimizer that evaluates the loss itself, as L-BFGS does: the places in ``calls`` where
     a forward and a backward pass begin. The gradients are those of the first."""
+    assumptions: tuple[str, ...] = ()
+    """What was assumed of values that fake tensors do not have, each in a sentence."""
 
     def kernels(self) -> Iterator[Kernel]:
         """Every kernel in the order of the calls."""
@@ -128,7 +130,13 @@ def _capture(step: Step, flows: list[Flow] | None) -> Capture:
                 else:
                     optimizer_bytes = _first_optimizer_step(world.optimizer, recorder)
                     world.optimizer.step()
-        facts = _Facts(recorder.num_modules, num_autograd_functions, optimizer_bytes, evaluations)
+        facts = _Facts(
+            recorder.num_modules,
+            num_autograd_functions,
+            optimizer_bytes,
+            evaluations,
+            tuple(sorted(recorder.assumptions)),
+        )
         return _finish(step, world, calls, gradients, facts)
 
 
@@ -138,6 +146,7 @@ class _Facts:
     num_autograd_functions: int
     optimizer_bytes: int
     evaluations: tuple[int, ...]
+    assumptions: tuple[str, ...]
 
 
 def _finish(
@@ -173,6 +182,7 @@ def _finish(
         num_modules=facts.num_modules * max(1, len(facts.evaluations)),
         num_autograd_functions=facts.num_autograd_functions * max(1, len(facts.evaluations)),
         evaluations=facts.evaluations,
+        assumptions=facts.assumptions,
     )
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from paceline.steps.ctc import use_ctc_of_numbers
 from paceline.steps.grouped import use_grouped_products
+from paceline.steps.packed import use_packed_sequences
 from paceline.steps.recurrent import use_cudnn_layers
 
 # What CUDA autocasts to float32 and the CPU does not (PyTorch's "Autocast Op Reference", and its
@@ -81,6 +82,7 @@ def cuda_like(*, autocast: bool) -> Iterator[None]:
         use_cudnn_layers(library)
         use_grouped_products(library)
         use_ctc_of_numbers(library)
+        use_packed_sequences(library)
         if autocast:
             for name in filter(_is_left_alone, _FLOAT32_OPS):
                 library.impl(name, _in_float32(_overload(name)), "AutocastCPU")  # type: ignore[no-untyped-call]

@@ -33,6 +33,7 @@ def capture_to_dict(capture: Capture) -> dict[str, Any]:
         ],
         "gradients": [[g.parameter, g.num_bytes, g.after_call] for g in capture.gradients],
         "evaluations": capture.evaluations,
+        "assumptions": capture.assumptions,
     }
 
 
@@ -63,4 +64,5 @@ def _capture(values: dict[str, Any]) -> Capture:
         num_modules=values["num_modules"],
         num_autograd_functions=values["num_nodes"],
         evaluations=tuple(values.get("evaluations", ())),
+        assumptions=tuple(map(str, values.get("assumptions", ()))),
     )

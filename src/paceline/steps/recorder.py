@@ -20,6 +20,8 @@ from paceline.steps.canonical import handed_over_bytes, kernels_of, op_name, ope
 from paceline.steps.ctc import ctc_results, is_ctc
 from paceline.steps.cuda_like import cuda_like
 from paceline.steps.kernel import Kernel, Operand
+from paceline.steps.masks import is_pick, is_put_back, masks_in, places_of, selected, with_places
+from paceline.steps.packed import batch_in
 from paceline.steps.step import AUTOCAST_DTYPES
 from paceline.steps.tensors import tensors_in
 
@@ -27,6 +29,14 @@ Phase = Literal["forward", "backward", "optimizer"]
 _READ = torch.ops.aten._local_scalar_dense.default
 _COPY = torch.ops.aten._to_copy.default
 _RANDOM = torch.ops.aten.rand.default
+_LONGEST_TEXTS = (
+    "The sounds and texts of ctc_loss are taken to be as long as the longest; its time is too "
+    "short, since it was not measured."
+)
+_LONGEST_SEQUENCES = (
+    "Packed sequences are taken to be as long as the longest: shorter ones take less."
+)
+_ALL_PICKED = "Masks that pick elements are taken to pick all of them: fewer take less."
 _MOST_READ = 1 << 20  # numbers at once
 _ALLOCATION_BYTES = 512  # CUDA's caching allocator rounds every tensor up to this
 
@@ -89,6 +99,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Adam reads its step count, Adagrad too, and NAdam a product of factors below one: any
         number between 0 and 1 leads the same way.
         """
+        self.assumptions: set[str] = set()
+        """What was assumed of values that fakes do not have, each in a sentence."""
         self.answers: Iterator[Any] | None = None
         """What reading fakes' numbers gives instead, one after another."""
         self._precision = precision
@@ -113,6 +125,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._record(func, args, kwargs or {})
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func is _READ and (batch := batch_in(args[0])) is not None:
+            self.assumptions.add(_LONGEST_SEQUENCES)
+            return batch
         if func is _READ and self.phase == "optimizer":
             if not self.muted:
                 self.calls.append(Call(op_name(func), self.phase, (), self.live_bytes, 1))
@@ -124,18 +139,39 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is _RANDOM and math.prod(args[0]) == 1:
             result: Any = _mean_of_random(args[0])
         elif is_ctc(func):
+            self.assumptions.add(_LONGEST_TEXTS)
             result = ctc_results(*args)
+        elif is_pick(func, args) or is_put_back(func, args):
+            self.assumptions.add(_ALL_PICKED)
+            args, result = self._picked(func, args)
         else:
             result = func(*args, **kwargs)
         self.adopt(tensors_in(result))
-        if not self.muted and func.namespace not in ("prim", "profiler"):
-            kernels = kernels_of(func, args, kwargs, result, precision=self._precision)
-            num_tensors = sum(1 for _ in tensors_in(args))
-            live_bytes = self.live_bytes + handed_over_bytes(kernels)
-            self.calls.append(Call(op_name(func), self.phase, kernels, live_bytes, num_tensors))
-            if self._flows is not None:
-                self._flows.append(self._flow(func, args, kwargs, result))
+        self._note(func, args, kwargs, result)
         return result
+
+    def _picked(self, func: Any, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+        """The call's arguments without masks, and its result; lists where masks are set before."""
+        if func is torch.ops.aten.masked_select.default:
+            return args, selected(*args)
+        masks = masks_in(args)
+        places = [places_of(mask) for mask in masks]
+        self.adopt(places)
+        for mask, found in zip(masks, places, strict=True):
+            self._note(torch.ops.aten.nonzero.default, (mask,), {}, found)
+        args = with_places(args, places)
+        return args, func(*args)
+
+    def _note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Add a call, with its kernels."""
+        if self.muted or func.namespace in ("prim", "profiler"):
+            return
+        kernels = kernels_of(func, args, kwargs, result, precision=self._precision)
+        num_tensors = sum(1 for _ in tensors_in(args))
+        live_bytes = self.live_bytes + handed_over_bytes(kernels)
+        self.calls.append(Call(op_name(func), self.phase, kernels, live_bytes, num_tensors))
+        if self._flows is not None:
+            self._flows.append(self._flow(func, args, kwargs, result))
 
     def _record_view(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Most calls of a strategy are views of parameters: no kernel, one tensor."""

@@ -47,6 +47,7 @@ def use_cudnn_layers(library: torch.library.Library) -> None:
     """Let recurrent layers dispatch to cuDNN's operators, as long as ``library`` lives."""
     for name in MODES:
         library.impl(f"{name}.input", _layers(name), "AutogradCPU")  # type: ignore[no-untyped-call]
+        library.impl(f"{name}.data", _packed_layers(name), "AutogradCPU")  # type: ignore[no-untyped-call]
     library.impl("_cudnn_rnn", _results, "Meta")  # type: ignore[no-untyped-call]
     library.impl("_cudnn_rnn_backward", _gradients, "Meta")  # type: ignore[no-untyped-call]
 
@@ -110,6 +111,18 @@ def _layers(name: str) -> Callable[..., Any]:
         with torch.autocast("cpu", enabled=False):
             made = _CudnnLayers.apply(settings, inputs, hidden, cell, *weights)  # type: ignore[no-untyped-call]
         return made if name == "lstm" else made[:2]
+
+    return run
+
+
+def _packed_layers(name: str) -> Callable[..., Any]:
+    """The same for a packed sequence, whose samples all have as many steps (packed.py)."""
+    layers = _layers(name)
+
+    def run(rows: Tensor, batch_sizes: Tensor, *others: Any) -> Any:
+        steps = rows.view(batch_sizes.shape[0], -1, rows.shape[-1])
+        output, *last = layers(steps, *others, batch_first=False)
+        return output.flatten(0, 1), *last
 
     return run
 
