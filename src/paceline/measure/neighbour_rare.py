@@ -103,10 +103,7 @@ def rare_activation(rng: random.Random) -> None:
 
 
 def rare_loss(rng: random.Random) -> None:
-    """Losses of two classes and of ranks, and of texts that are heard."""
-    if rng.random() < 0.4:
-        _heard_texts(rng)
-        return
+    """Losses of two classes and of ranks."""
     shape = rng.choice(((64, 1, 224, 224), (4096, 80), (65_536,), (16, 4, 128, 128), (256, 1000)))
     made = torch.empty(shape).requires_grad_()
     wanted = torch.empty(shape)
@@ -120,15 +117,6 @@ def rare_loss(rng: random.Random) -> None:
             )
         )()
     result.backward()  # type: ignore[no-untyped-call]
-
-
-def _heard_texts(rng: random.Random) -> None:
-    steps, batch = random_size(rng, 32, 2000), rng.choice((8, 16, 24, 32, 48, 64, 128))
-    letters = rng.choice((28, 29, 32, 64, 96, 128, 500, 1024, 5000))
-    texts = torch.empty(batch, random_size(rng, 8, 16 + steps // 4), dtype=torch.int64)
-    heard = torch.empty(steps, batch, letters).requires_grad_()
-    lengths, texts_lengths = (torch.full((batch,), size) for size in (steps, texts.shape[1]))
-    functional.ctc_loss(heard, texts, lengths, texts_lengths).backward()  # type: ignore[no-untyped-call]
 
 
 def rare_reduction(rng: random.Random) -> None:
