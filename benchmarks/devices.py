@@ -278,7 +278,7 @@ def compared(capture: Captured, device: str, real_s: float) -> dict[str, Any]:
     """A step by every rule, and whether the stated range holds."""
     measured, model = load_kernel_model(MEASURED), load_kernel_model(device)
     counts, gaps_s = np.array(capture.counts), capture.num_calls * measured.gap_s
-    seconds = measured.seconds(capture.kernels)
+    seconds = model.seconds_where_measured(capture.kernels)
     rules = {
         rule: float(move(capture.kernels, seconds, measured.device, model.device) @ counts + gaps_s)
         for rule, move in RULES.items()

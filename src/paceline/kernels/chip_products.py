@@ -61,7 +61,7 @@ def chip_logs(shapes: Shapes, device: Device) -> Doubles:
     chip = chip_of(device)
     if chip is None or not len(shapes):
         return np.zeros(len(shapes))
-    logs, _ = _ensembles()[chip].predict(chip_features(shapes, device), ["mm"] * len(shapes))
+    logs = _ensembles()[chip].predict(chip_features(shapes, device), ["mm"] * len(shapes)).logs
     return np.clip(logs, -_MOST_LOG, _MOST_LOG).astype(np.float64)
 
 

@@ -38,7 +38,7 @@ _BATCH = 512
 _PER_SPREAD = 3.0
 _PER_RESIDUAL = 0.25
 _MOST_SKEWED = 0.5  # of doubts: beyond that they tell little
-_MOST_SKEW = 1.0
+_MOST_SKEW = 0.75
 _LONGEST = 3.0  # of errors, as a logarithm: a kernel that takes longer by more is an accident
 
 
@@ -51,6 +51,17 @@ class _Pace(NamedTuple):
 
 _LEARNING = _Pace(rate=8e-3, decay=0.1)
 _ADAPTING = _Pace(rate=2e-3, decay=0.0)  # what was learned elsewhere shall not fade
+
+
+class Answers(NamedTuple):
+    """Of an ensemble, one for every kernel."""
+
+    logs: Floats
+    """log(time / roofline), the median."""
+    unsure: Floats
+    """The uncertainty of that, one standard deviation."""
+    longer: Doubles
+    """The mean time over the median."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +117,8 @@ class Ensemble:
             biases=tuple(each.double() for each in self.biases),
         )
 
-    def predict(self, features: Floats | Doubles, ops: list[str]) -> tuple[Floats, Floats]:
-        """log(time / roofline) for every row, and its uncertainty (one standard deviation)."""
+    def predict(self, features: Floats | Doubles, ops: list[str]) -> Answers:
+        """What the networks say of every row."""
         raw = torch.from_numpy(features)
         if raw.shape[1] != len(self.mean):
             raise ValueError(
@@ -121,12 +132,10 @@ class Ensemble:
         scale = torch.where(self.high > self.low, self.scale, 1.0)
         beyond = torch.relu(torch.maximum(self.low - raw, raw - self.high)) / scale
         doubt = 1.0 + beyond.amax(1)
-        unsure = _doubt(each, self.residual) * doubt
-        return each.mean(0).numpy(), unsure.numpy()
-
-    def means(self, unsure: Floats) -> Doubles:
-        """Mean over median of the times of kernels about which it is so unsure."""
-        return 1.0 + self.skew * np.minimum(unsure, _MOST_SKEWED).astype(np.float64) ** 2
+        unsure = _doubt(each, self.residual)
+        # Farther away more is unknown, but nothing makes it slower on average.
+        longer = 1.0 + self.skew * unsure.clamp(max=_MOST_SKEWED).double() ** 2
+        return Answers(each.mean(0).numpy(), (unsure * doubt).numpy(), longer.numpy())
 
     def _normalised(self, features: Tensor) -> Tensor:
         # Beyond what was measured the nearest measured value is a better guide than a

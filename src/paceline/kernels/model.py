@@ -169,12 +169,12 @@ class KernelModel:
             ]
         ensemble = self.fitted.ensembles[family]
         features = features_of(kernels, family)
-        logs, unsure = ensemble.predict(features, [op_label(kernel) for kernel in kernels])
-        seconds = rooflines_s(kernels, self.fitted.device) * np.exp(logs)
+        found = ensemble.predict(features, [op_label(kernel) for kernel in kernels])
+        seconds = rooflines_s(kernels, self.fitted.device) * np.exp(found.logs)
         on = self.fitted.device
         own = is_same_chip(on, self.device)
         if own:
-            seconds *= ensemble.means(unsure)  # another chip is slow elsewhere
+            seconds *= found.longer  # another chip is slow elsewhere
         if family == "matmul":
             # What another device sustains is part of the transfer.
             least = [shortest_product_s(kernel, on, is_sustained=own) for kernel in kernels]
@@ -183,7 +183,7 @@ class KernelModel:
             Estimate(roofline_s(kernel, self._source), "roofline", ROOFLINE_UNCERTAINTY)
             if doubt > _CLUELESS and family != "recurrent"  # far from any roofline
             else Estimate(float(second), "mlp", float(doubt))
-            for kernel, second, doubt in zip(kernels, seconds, unsure, strict=True)
+            for kernel, second, doubt in zip(kernels, seconds, found.unsure, strict=True)
         ]
 
     @property

@@ -63,10 +63,8 @@ class Workspaces:
         if family == "recurrent":
             return self._recurrent_bytes(kernel)
         if family in self._learned:
-            found, _ = self._learned[family].predict(
-                features_of([kernel], family), [op_label(kernel)]
-            )
-            share = float(found[0])
+            rows = features_of([kernel], family)
+            share = float(self._learned[family].predict(rows, [op_label(kernel)]).logs[0])
             return round(share * bytes_of(kernel)) if share > _LEAST_SHARE else 0
         points = self._points(family, kernel.operands[0].dtype if kernel.operands else "f32")
         if points is None:
