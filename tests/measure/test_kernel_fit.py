@@ -324,13 +324,13 @@ def test_a_kernel_in_doubt_counts_with_its_mean_and_not_its_median() -> None:
         return replace(fitted(), ensembles={"pointwise": replace(known, biases=apart, skew=skew)})
 
     (median,) = KernelModel(DEVICE, model_of(0.0)).estimate([kernel])
-    (mean,) = KernelModel(DEVICE, model_of(0.7)).estimate([kernel])
+    (mean,) = KernelModel(DEVICE, model_of(0.4)).estimate([kernel])
     doubt = min(median.uncertainty, 0.5)
-    assert mean.seconds == pytest.approx(median.seconds * (1 + 0.7 * doubt**2))
+    assert mean.seconds == pytest.approx(median.seconds * (1 + 0.4 * doubt**2))
     assert mean.uncertainty == median.uncertainty
     # Another chip is slow with other kernels.
     other = DEVICE.model_copy(update={"name": "other", "multiprocessors": 7})
-    (carried,) = KernelModel(other, model_of(0.7)).estimate([kernel])
+    (carried,) = KernelModel(other, model_of(0.4)).estimate([kernel])
     assert carried.seconds == KernelModel(other, model_of(0.0)).estimate([kernel])[0].seconds
 
 
@@ -347,7 +347,7 @@ def test_the_skew_is_what_unseen_kernels_take_longer_on_average() -> None:
         facts = {**profile().facts, "device_type": device_type}
         return fit_profile(Profile(facts, timings), num_steps=200).ensembles["pointwise"].skew
 
-    assert skew(4.0) > 0.5
+    assert skew(4.0) > 0.3
     assert skew(0.25) == 0
     assert skew(4.0, "cpu") == 0
 

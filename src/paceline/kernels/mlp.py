@@ -12,8 +12,8 @@ networks.
 
 A network learns medians. A step is a sum, in which the rare kernel counts that takes ten times as
 long as its neighbours. How much longer the mean is grows with the doubt s: if the logarithm's error
-were normal by exp(s^2 / 2), about 1 + s^2 / 2. The factor of s^2 is learned on kernels that a
-member has not seen.
+were normal by exp(s^2 / 2), about 1 + s^2 / 2. The factor of s^2, at most 1/2, is learned on
+kernels that a member has not seen, and that networks run: random ones are odder.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 NUM_MEMBERS = 5
@@ -38,7 +39,7 @@ _BATCH = 512
 _PER_SPREAD = 3.0
 _PER_RESIDUAL = 0.25
 _MOST_SKEWED = 0.5  # of doubts: beyond that they tell little
-_MOST_SKEW = 0.75
+_MOST_SKEW = 0.5  # as of a normal error
 _LONGEST = 3.0  # of errors, as a logarithm: a kernel that takes longer by more is an accident
 
 
@@ -157,12 +158,16 @@ def train_ensemble(
     ops: list[str],
     targets: Floats,
     importance: Floats,
+    typical: Bools | None = None,
     *,
     num_steps: int,
     seed: int,
     progress: Callable[[int], None],
 ) -> Ensemble:
-    """Fit ``targets`` (log of time over roofline); ``progress`` is told of every step done."""
+    """Fit ``targets`` (log of time over roofline); ``progress`` is told of every step done.
+
+    The rows that are ``typical`` tell the skew; without any it is 0.
+    """
     generator = torch.Generator().manual_seed(seed)
     raw = torch.from_numpy(features)
     vocabulary = tuple(sorted(set(ops)))
@@ -182,7 +187,7 @@ def train_ensemble(
         blank.high,
         tuple(each.detach() for each in weights),
         tuple(each.detach() for each in biases),
-        *data.unseen(weights, biases),
+        *data.unseen(weights, biases, typical),
     )
 
 
@@ -192,6 +197,7 @@ def adapt_ensemble(
     ops: list[str],
     targets: Floats,
     importance: Floats,
+    typical: Bools | None = None,
     *,
     num_steps: int,
     seed: int,
@@ -218,7 +224,7 @@ def adapt_ensemble(
     for each in (*weights, *biases):
         each.requires_grad_()
     _descend(data, weights, biases, len(own.ops), num_steps, generator, progress, _ADAPTING)
-    unseen = data.unseen(weights, biases)
+    unseen = data.unseen(weights, biases, typical)
     return replace(
         own,
         weights=tuple(each.detach() for each in weights),
@@ -248,17 +254,20 @@ class _Data:
         rows = torch.nonzero(self.unseen_by != member).flatten()
         return rows if len(rows) else torch.arange(len(self.inputs))
 
-    def unseen(self, weights: list[Tensor], biases: list[Tensor]) -> _Unseen:
+    def unseen(self, weights: list[Tensor], biases: list[Tensor], typical: Bools | None) -> _Unseen:
         """What kernels show that a member has not seen."""
         with torch.no_grad():
             each = _forward(self.inputs, weights, biases)
         own = each[self.unseen_by, torch.arange(len(self.targets))]
         errors = self.targets - own
         residual = float((errors**2).mean().sqrt())
-        return _Unseen(residual, self._skew(errors, _doubt(each, residual)))
+        if typical is None:
+            return _Unseen(residual, 0.0)
+        unsure = _doubt(each, residual)
+        near = torch.from_numpy(typical) & (unsure < _MOST_SKEWED)
+        return _Unseen(residual, self._skew(errors, unsure, near))
 
-    def _skew(self, errors: Tensor, unsure: Tensor) -> float:
-        near = unsure < _MOST_SKEWED
+    def _skew(self, errors: Tensor, unsure: Tensor, near: Tensor) -> float:
         longer = torch.expm1(errors[near].clamp(max=_LONGEST)) * self.importance[near]
         squares = unsure[near] ** 2 * self.importance[near]
         if not len(longer):

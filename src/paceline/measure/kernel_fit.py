@@ -79,15 +79,17 @@ def fit_profile(
         return progress
 
     # Of a CPU, what the networks are unsure of is right on average (docs/evidence/kernels.md).
-    has_cliffs = profile.facts.get("device_type") != "cpu"
+    is_skewed = profile.facts.get("device_type") != "cpu"
     ensembles: dict[FamilyName, Ensemble] = {}
     workspaces: dict[FamilyName, Ensemble] = {}
     for name, kernels in families.items():
         data = _time_data(name, kernels, timings, device)
+        if not is_skewed:
+            data = data._replace(typical=None)
         known = None if start is None else start.ensembles.get(name)
         learned = _learn(data, known, num_steps, seed, counted(name))
         if learned is not None:
-            ensembles[name] = learned if has_cliffs else replace(learned, skew=0.0)
+            ensembles[name] = learned
         if name not in spacious:
             continue
         data = _workspace_data(data, {kernel: timings[kernel] for kernel in kernels})
@@ -114,24 +116,28 @@ class _Data(NamedTuple):
     ops: list[str]
     targets: npt.NDArray[np.float32]
     importance: npt.NDArray[np.float32]
+    typical: npt.NDArray[np.bool_] | None
+    """Which of them networks run; None where that does not matter."""
 
 
 def _time_data(
     name: FamilyName, kernels: list[Kernel], timings: Mapping[Kernel, Timing], device: Device
 ) -> _Data:
     seconds = np.array([timings[kernel].seconds for kernel in kernels])
+    of_networks = np.array([bool(timings[kernel].sources) for kernel in kernels])
     return _Data(
         features=features_of(kernels, name),
         ops=[op_label(kernel) for kernel in kernels],
         targets=np.log(seconds / rooflines_s(kernels, device)).astype(np.float32),
         importance=importance(seconds) * prevalence(kernels, timings),
+        typical=of_networks if of_networks.any() else ~of_networks,
     )
 
 
 def _workspace_data(data: _Data, timings: Mapping[Kernel, Timing]) -> _Data:
     """The same kernels with what they need besides their operands; all count the same."""
     even = np.ones(len(data.ops), dtype=np.float32)
-    return data._replace(targets=shares_of(timings), importance=even)
+    return data._replace(targets=shares_of(timings), importance=even, typical=None)
 
 
 def _need_memory(kernels: Iterable[Kernel], timings: Mapping[Kernel, Timing]) -> bool:
