@@ -29,10 +29,7 @@ Phase = Literal["forward", "backward", "optimizer"]
 _READ = torch.ops.aten._local_scalar_dense.default
 _COPY = torch.ops.aten._to_copy.default
 _RANDOM = torch.ops.aten.rand.default
-_LONGEST_TEXTS = (
-    "The sounds and texts of ctc_loss are taken to be as long as the longest; its time is too "
-    "short, since it was not measured."
-)
+_LONGEST_TEXTS = "The sounds and texts of ctc_loss are taken to be as long as the longest."
 _LONGEST_SEQUENCES = (
     "Packed sequences are taken to be as long as the longest: shorter ones take less."
 )
