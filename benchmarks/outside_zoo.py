@@ -6,11 +6,12 @@
     python benchmarks/outside_zoo.py --networks newest     # the same, of the version after that
     python benchmarks/outside_zoo.py --networks unseen     # the same, of the one after that
     python benchmarks/outside_zoo.py --networks last       # the same, of the one after that
-    python benchmarks/outside_zoo.py --networks other      # the same, of today's version
-    python benchmarks/outside_zoo.py --networks newest --leave-out
+    python benchmarks/outside_zoo.py --networks other      # the same, of the one after that
+    python benchmarks/outside_zoo.py --networks blind      # the same, of the one before today's
+    python benchmarks/outside_zoo.py --networks blind --leave-out
     python benchmarks/outside_zoo.py --measure steps.json  # on a machine with a GPU: measure anew
 
-The profile has the kernels of all but the last of these sets. --leave-out predicts a set by a table
+The profile has the kernels of all these sets. --leave-out predicts a set by a table
 without its kernels and a model that is fitted without them, which takes minutes. --model FILE keeps
 that model, and takes it from there the next time.
 
@@ -31,6 +32,7 @@ from typing import Any
 
 import torch
 
+import blind_networks
 import fresh_networks
 import last_networks
 import later_networks
@@ -59,6 +61,7 @@ NETWORKS = {
     "unseen": unseen_networks.NETWORKS,
     "last": last_networks.NETWORKS,
     "other": other_networks.NETWORKS,
+    "blind": blind_networks.NETWORKS,
 }
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 BUSY = 0.9  # of a step: below that the host limits it

@@ -10,14 +10,18 @@ import torch
 
 from paceline.kernels.family import family_of
 from paceline.kernels.features import features_of
+from paceline.measure.neighbour_indexing import small_table
 from paceline.measure.neighbour_rare import (
     rare_activation,
     rare_indexing,
     rare_loss,
     rare_reduction,
     rare_sampling,
+    rare_text_loss,
 )
 from paceline.measure.neighbours import Case, draw_neighbours
+from paceline.measure.usual_convolutions import short_signal
+from paceline.measure.usual_norms import usual_norm, usual_softmax
 from paceline.steps import Kernel, Operand
 from paceline.steps.canonical import operand
 
@@ -84,7 +88,19 @@ def test_joined_tensors_are_seen_by_the_length_of_their_pieces(along: int) -> No
 
 
 @pytest.mark.parametrize(
-    "case", [rare_sampling, rare_activation, rare_loss, rare_reduction, rare_indexing]
+    "case",
+    [
+        rare_sampling,
+        rare_activation,
+        rare_loss,
+        rare_text_loss,
+        rare_reduction,
+        rare_indexing,
+        usual_softmax,
+        usual_norm,
+        short_signal,
+        small_table,
+    ],
 )
 def test_rare_operators_have_a_family_and_features(
     case: Case, monkeypatch: pytest.MonkeyPatch
@@ -97,3 +113,48 @@ def test_rare_operators_have_a_family_and_features(
         family = family_of(kernel)
         assert family is not None, kernel.op
         assert np.isfinite(features_of([kernel], family)).all()
+
+
+def softmax_along(dim: int, *shape: int) -> list[float]:
+    scores = Operand("f32", shape)
+    return list(
+        features_of([Kernel("_softmax", (scores, dim, False), outputs=(scores,))], "softmax")[0]
+    )
+
+
+def test_a_softmax_is_seen_by_what_lies_along_its_dimension_and_around_it() -> None:
+    assert softmax_along(-1, 8, 16, 32) == softmax_along(1, 8 * 16, 32)
+    assert softmax_along(1, 8, 16, 3, 4) == softmax_along(1, 8, 16, 12)
+    assert softmax_along(1, 8, 16, 32) != softmax_along(2, 8, 16, 32)
+    # Backward, the dimension comes behind two tensors.
+    scores = Operand("f32", (8, 16, 32))
+    args = (scores, scores, 1, "dtype:f32")
+    backward = Kernel("_softmax_backward_data", args, outputs=(scores,))
+    rows = features_of([backward], "softmax")[0]
+    assert list(rows[8:]) == softmax_along(1, 8, 16, 32)[8:]
+
+
+def test_a_ctc_loss_is_seen_by_its_steps_texts_and_classes() -> None:
+    def features(steps: int, batch: int, classes: int, longest: int) -> list[float]:
+        heard, texts = Operand("f32", (steps, batch, classes)), Operand("i64", (batch, longest))
+        alpha = Operand("f32", (batch, steps, 2 * longest + 1))
+        return list(
+            features_of([Kernel("ctc_loss", (heard, texts), outputs=(alpha,))], "softmax")[0]
+        )
+
+    first = features(100, 16, 32, 20)
+    others = [features(200, 16, 32, 20), features(100, 32, 32, 20)]
+    others += [features(100, 16, 64, 20), features(100, 16, 32, 40)]
+    assert all(first != each for each in others)
+
+
+def test_a_batch_norm_sees_that_its_series_were_transposed() -> None:
+    def norm(strides: tuple[int, ...] | None) -> list[float]:
+        image = Operand("f32", (64, 32, 100), strides)
+        return list(
+            features_of(
+                [Kernel("batch_norm", (image, True, True), outputs=(image,))], "batch_norm"
+            )[0]
+        )
+
+    assert norm(None) != norm((3200, 1, 32))

@@ -24,7 +24,7 @@ from paceline.zoo import model_names
 SETTINGS = PlanSettings(
     batches=(2,),
     precisions=("fp32",),
-    num_neighbours=160,
+    num_neighbours=200,
     max_neighbours_in_family=10,
     max_flop=1e10,
     max_bytes=3e8,

@@ -255,8 +255,8 @@ def test_recurrent_layers_are_learned(device: str, kind: Callable[..., nn.Module
 
 
 def test_recurrent_layers_far_from_all_measured_ones_are_warned_of() -> None:
-    # Of an H200's profile the largest batch is 8,192.
-    found = predict(tagging(nn.GRU, width=72, batch=24_576, length=88), device="h200")
+    # Of an H200's profile the largest batch is 49,152.
+    found = predict(tagging(nn.GRU, width=72, batch=400_000, length=24), device="h200")
     (warning,) = found.warnings
     assert warning.startswith("No recurrent layers of such a size were measured")
     assert found.uncertainty > 0.3

@@ -118,6 +118,8 @@ _FAMILY_OF_PACKET: dict[str, FamilyName] = {
             "nll_loss_backward",
             "nll_loss2d_forward",
             "nll_loss2d_backward",
+            "ctc_loss",
+            "ctc_loss_backward",
         ),
         "softmax",
     ),

@@ -60,6 +60,7 @@ def _batch_norm(kernel: Kernel) -> Features:
         log_of(image.shape[0] * spatial),
         float(image.is_channels_last),
         float(kernel.args[-1]),
+        float(sum(each.strides is not None for each in kernel.operands)),
         *alignment(image.shape[1]),
         *alignment(spatial),
     ]
@@ -275,19 +276,38 @@ def _reduction(kernel: Kernel) -> Features:
 
 def _softmax(kernel: Kernel) -> Features:
     operand = max(kernel.operands, key=lambda each: each.numel)
-    columns = operand.shape[-1] if operand.shape else 1
     written = kernel.outputs[0] if kernel.outputs else operand
+    outer, extent, inner = _around(operand, _classes_dim(kernel, operand))
+    if packet_of(kernel.op).startswith("ctc_loss"):
+        # A step along the sounds, of (steps, batch, classes), waits for the one before it.
+        outer, batch, extent = kernel.operands[0].shape
+        inner = batch * kernel.operands[1].shape[1]
     return [
-        log_of(operand.numel // max(columns, 1)),
-        log_of(columns),
-        *alignment(columns),
+        log_of(outer * inner),
+        log_of(extent),
+        *alignment(extent),
         float(DTYPE_BYTES[written.dtype]),
         float(DTYPE_BYTES[operand.dtype]),
-        log_of(operand.shape[1] if len(operand.shape) > 1 else 1),  # classes, of pixels too
-        log_of(math.prod(operand.shape[2:])),
-        float(len(operand.shape)),
-        float(operand.strides is not None),
+        log_of(inner),
+        log_of(outer),
+        float(inner > 1),
+        float(sum(each.strides is not None for each in kernel.operands)),
     ]
+
+
+def _classes_dim(kernel: Kernel, operand: Operand) -> int:
+    """The dimension that is summed along: given, or that of the classes behind the samples."""
+    if "softmax" in kernel.op:
+        return next((arg for arg in kernel.args if type(arg) is int), -1)
+    return min(1, len(operand.shape) - 1)
+
+
+def _around(operand: Operand, dim: int) -> tuple[int, int, int]:
+    """Elements before a dimension, along it and behind it."""
+    if not operand.shape:
+        return 1, 1, 1
+    dim %= len(operand.shape)
+    return math.prod(operand.shape[:dim]), operand.shape[dim], math.prod(operand.shape[dim + 1 :])
 
 
 def _embedding(kernel: Kernel) -> Features:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -35,15 +36,17 @@ class Table(Mapping[Kernel, Timing]):
     def some_of(
         self, is_wanted: Callable[[str], bool], *, dtype: str, most: int
     ) -> dict[Kernel, Timing]:
-        """The kernels of some operators on tensors of a dtype, evenly thinned if they are many."""
+        """The kernels of some operators on tensors of a dtype; of many, a random choice."""
         operand = f'"@{dtype}'
         found = [
             text
             for text in self._lines
             if is_wanted(text[2:].partition('"')[0]) and operand in text
         ]
-        chosen = found[:: -(-len(found) // most)] if found else []
-        return {_kernel(text): _timing(self._lines[text]) for text in chosen}
+        if len(found) > most:
+            # Not every second one: forward and backward kernels often take turns.
+            found = random.Random(most).sample(found, most)
+        return {_kernel(text): _timing(self._lines[text]) for text in found}
 
 
 def load_table(path: Path) -> Table:

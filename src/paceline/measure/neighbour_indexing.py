@@ -18,6 +18,14 @@ def large_table(rng: random.Random) -> None:
     backward(nn.Embedding(rows, columns)(tokens))
 
 
+def small_table(rng: random.Random) -> None:
+    """Short rows of few letters, kinds or places, picked very often."""
+    rows, columns = random_size(rng, 4, 5000), random_size(rng, 2, 128)
+    count = random_size(rng, 10_000, min(4_000_000, (1 << 27) // columns))
+    tokens = torch.zeros(count, dtype=torch.int64)
+    backward(nn.Embedding(rows, columns)(tokens))
+
+
 def gathered_rows(rng: random.Random) -> None:
     """Rows of a matrix in any order, as nodes along the edges of a graph, and added up again."""
     columns = random_size(rng, 4, 1024)

@@ -119,6 +119,18 @@ def rare_loss(rng: random.Random) -> None:
     result.backward()  # type: ignore[no-untyped-call]
 
 
+def rare_text_loss(rng: random.Random) -> None:
+    """The CTC loss of letters, syllables or words in sounds or in images of lines of text."""
+    classes = rng.choice((28, 29, 32, 48, 64, 80, 96, 128, 256, 512, 1024, 2000, 5000))
+    steps = rng.choice((24, 32, 50, 64, 80, 100, 128, 160, 200, 250, 320, 400, 500, 800, 1200))
+    batch = max(1, min(random_size(rng, 4, 512), _MOST_NUMEL // (steps * classes)))
+    longest = max(2, min(random_size(rng, 4, 256), steps // 2))
+    heard = torch.empty(steps, batch, classes, requires_grad=True)
+    texts = torch.ones(batch, longest, dtype=torch.int64)
+    lengths = [torch.full((batch,), size) for size in (steps, longest)]
+    backward(functional.ctc_loss(heard, texts, lengths[0], lengths[1], reduction="none"))
+
+
 def rare_reduction(rng: random.Random) -> None:
     """Medians, counts, extremes that run along a dimension, draws from a distribution."""
     rows, columns = random_size(rng, 16, 16_384), random_size(rng, 16, 4096)

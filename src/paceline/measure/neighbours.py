@@ -17,7 +17,7 @@ from paceline.measure import neighbour_indexing as indexing
 from paceline.measure import neighbour_modules as modules
 from paceline.measure import neighbour_rare as rare
 from paceline.measure import neighbour_resampling as resampling
-from paceline.measure import usual_convolutions, usual_modules
+from paceline.measure import usual_convolutions, usual_modules, usual_norms
 from paceline.measure.neighbour_recurrent import recurrent, usual_recurrent
 from paceline.steps.kernel import Kernel
 from paceline.steps.recorder import recording
@@ -80,6 +80,7 @@ _CASES: tuple[tuple[Case, float], ...] = (
     (modules.long_softmax, 1),
     (modules.embedding, 1.5),
     (indexing.large_table, 1),
+    (indexing.small_table, 0.5),
     (indexing.gathered_rows, 2),
     (indexing.picked_elements, 1),
     (recurrent, 2.5),
@@ -88,6 +89,7 @@ _CASES: tuple[tuple[Case, float], ...] = (
     (usual_convolutions.usual_volume, 5),
     (usual_convolutions.usual_enlarging, 4),
     (usual_convolutions.usual_image, 6),
+    (usual_convolutions.short_signal, 1),
     (usual_recurrent, 1.5),
     (usual_modules.broadcast, 3),
     (usual_modules.flags, 0.7),
@@ -96,6 +98,8 @@ _CASES: tuple[tuple[Case, float], ...] = (
     (usual_modules.summed, 2),
     (usual_modules.loss, 1),
     (usual_modules.norm_of_rows, 1.5),
+    (usual_norms.usual_softmax, 2),
+    (usual_norms.usual_norm, 2),
     (usual_modules.nodes_and_edges, 2),
     (usual_modules.attention_between, 2.5),
     (usual_modules.usual_linear, 3),
@@ -104,6 +108,7 @@ _CASES: tuple[tuple[Case, float], ...] = (
     (rare.rare_sampling, 1),
     (rare.rare_activation, 1),
     (rare.rare_loss, 0.3),
+    (rare.rare_text_loss, 0.2),
     (rare.rare_reduction, 1),
     (rare.rare_indexing, 0.7),
     (rare.rare_order, 1),

@@ -11,7 +11,7 @@ import random
 import torch
 from torch import Tensor, nn
 
-from paceline.measure.random_tensors import backward
+from paceline.measure.random_tensors import backward, random_size
 
 _WIDTHS = (16, 24, 32, 32, 48, 64, 64, 64, 80, 96, 128, 128, 128, 192, 256, 256, 320, 384, 512)
 _WIDE = (512, 640, 768, 1024, 1536, 2048)
@@ -105,6 +105,18 @@ def _extents(rng: random.Random) -> tuple[int, int, int]:
         width = height
     kept = halvings if rng.random() < 0.5 else 1  # many networks over videos keep their frames
     return max(1, frames // kept), max(4, height // halvings), max(4, width // halvings)
+
+
+def short_signal(rng: random.Random) -> None:
+    """Letters of words, days of weeks, windows of sensors: very many short signals."""
+    before, after = (rng.choice((8, 16, 24, 30, 32, 48, 50, 56, 64, 100, 128, 256)) for _ in "io")
+    length = rng.choice((6, 8, 10, 12, 16, 20, 24, 30, 32, 48, 60))
+    side = rng.choice((1, 2, 3, 3, 3, 4, 5, 7))
+    batch = min(random_size(rng, 1000, 300_000), _MOST_NUMEL // (max(before, after) * length))
+    signal = torch.empty(batch, before, length)
+    if rng.random() < 0.5:  # as an embedding leaves them
+        signal = torch.empty(batch, length, before).transpose(1, 2)
+    backward(nn.Conv1d(before, after, side, padding=side // 2)(signal.requires_grad_()))
 
 
 def usual_volume(rng: random.Random) -> None:
