@@ -176,9 +176,11 @@ def test_an_unknown_device_is_one_sentence(tmp_path: Path) -> None:
     assert "\n" not in str(raised.value)
 
 
-def recurrent(length: int, batch: int, width: int, num_layers: int) -> Kernel:
+def recurrent(
+    length: int, batch: int, width: int, num_layers: int, *, both: bool = False
+) -> Kernel:
     given = Operand("f32", (length, batch, width))
-    args = (given, "lstm", width, 0, num_layers, True, False, False, False)
+    args = (given, "lstm", width, 0, num_layers, True, False, False, both)
     return Kernel("recurrent", args, outputs=(given,))
 
 
@@ -219,6 +221,22 @@ def test_workspaces_of_recurrent_layers_are_those_of_their_algorithm() -> None:
     for unseen in ((64, 512, 96, 1), (300, 32, 1056, 1)):
         found = spaces.estimate("recurrent", recurrent(*unseen))
         assert found == pytest.approx(needed_bytes(*unseen), rel=0.01)
+
+
+def test_two_directions_need_less_than_twice_the_workspace() -> None:
+    def needed_bytes(length: int, batch: int, width: int, *, both: bool) -> int:
+        return (28 if both else 20) * 4 * length * batch * width
+
+    rng = random.Random(0)
+    table = {}
+    for _ in range(80):
+        sizes = rng.randint(8, 500), rng.randint(1, 300), rng.choice((64, 96, 128))
+        both = rng.random() < 0.5
+        table[recurrent(*sizes, 1, both=both)] = Timing(1e-3, needed_bytes(*sizes, both=both))
+    spaces = Workspaces(table)
+    for both in (False, True):
+        found = spaces.estimate("recurrent", recurrent(64, 512, 80, 1, both=both))
+        assert found == pytest.approx(needed_bytes(64, 512, 80, both=both), rel=0.01)
 
 
 def test_workspaces_are_those_of_the_nearest_measured_kernels() -> None:

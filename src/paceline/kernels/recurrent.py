@@ -104,6 +104,9 @@ def workspace_terms(kernel: Kernel) -> list[float]:
         float(given.num_bytes * (directions - 1)),
         float(given.num_bytes * is_batch_first),
         float(batch * width * directions * num_layers * size),
+        # Small states that stay: two directions need 1.3 times what one needs.
+        float(states_bytes / directions),
+        float(gates_bytes / directions),
     ]
 
 

@@ -8,6 +8,7 @@ ones. For all others, it is what the most similar measured kernels needed.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -55,8 +56,8 @@ class Workspaces:
         self._table = table
         self._learned = learned or {}
         self._known: dict[tuple[FamilyName, str], _Points | None] = {}
-        self._times: dict[tuple[str, str, Algorithm], npt.NDArray[np.float64] | None] = {}
-        """By recurrent operator, dtype and algorithm: how often each term of a workspace comes."""
+        self._times: dict[_Way, npt.NDArray[np.float64] | None] = {}
+        """How often each term of a recurrent workspace comes."""
 
     def estimate(self, family: FamilyName, kernel: Kernel) -> int:
         """A kernel's bytes: a share of its own bytes, as learned or its neighbours' median."""
@@ -72,24 +73,22 @@ class Workspaces:
         return round(points.nearest(features_of([kernel], family)) * bytes_of(kernel))
 
     def _recurrent_bytes(self, kernel: Kernel) -> int:
-        key = (kernel.op, kernel.operands[0].dtype, recurrent_algorithm(kernel))
-        if key not in self._times:
-            self._times[key] = self._fit_recurrent(*key)
-        times = self._times[key]
+        way = _way(kernel)
+        if way not in self._times:
+            self._times[way] = self._fit_recurrent(way)
+        times = self._times[way]
         return 0 if times is None else round(float(np.dot(workspace_terms(kernel), times)))
 
-    def _fit_recurrent(
-        self, op: str, dtype: str, algorithm: Algorithm
-    ) -> npt.NDArray[np.float64] | None:
+    def _fit_recurrent(self, way: _Way) -> npt.NDArray[np.float64] | None:
         """Non-negative least squares of relative errors; small ones count less.
 
-        An algorithm that was hardly measured is taken for the others.
+        What was hardly measured is taken for all layers of that operator and dtype.
         """
         from scipy.optimize import nnls
 
-        found = self._measured("recurrent", dtype)
-        of_all = [kernel for kernel in found if kernel.op == op]
-        own = [kernel for kernel in of_all if recurrent_algorithm(kernel) == algorithm]
+        found = self._measured("recurrent", way.dtype)
+        of_all = [kernel for kernel in found if kernel.op == way.op]
+        own = [kernel for kernel in of_all if _way(kernel) == way]
         own = own if len(own) >= _LEAST_TO_FIT else of_all
         if len(own) < _LEAST_TO_FIT:
             return None
@@ -118,6 +117,20 @@ class Workspaces:
             for kernel, each in self._table.items()
             if family_of(kernel) == family and any(o.dtype == dtype for o in kernel.operands)
         }
+
+
+class _Way(NamedTuple):
+    """Recurrent layers whose workspaces add up alike."""
+
+    op: str
+    dtype: str
+    algorithm: Algorithm
+    kind: str
+
+
+def _way(kernel: Kernel) -> _Way:
+    kind: str = kernel.args[1]
+    return _Way(kernel.op, kernel.operands[0].dtype, recurrent_algorithm(kernel), kind)
 
 
 class _Points:
