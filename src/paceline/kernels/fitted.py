@@ -21,7 +21,7 @@ from paceline.kernels.mlp import Ensemble
 from paceline.reading import parse_json
 
 FORMAT = "paceline-kernel-model"
-VERSION = 5  # others had fewer features of convolutions, recurrent layers or pointwise kernels
+VERSION = 6  # others knew less of convolutions, recurrent layers, pointwise kernels or softmaxes
 SUFFIX = ".model.safetensors"
 _WORKSPACE = "workspace."  # before the names of families whose workspaces are learned
 _MOST_BYTES = 256 << 20
