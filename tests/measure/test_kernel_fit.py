@@ -273,7 +273,7 @@ def test_models_that_cannot_be_read(tmp_path: Path) -> None:
     rewritten(path, None)
     assert "is not a kernel model of paceline" in sentence(path)
     rewritten(path, {"format": "paceline-kernel-model", "version": "9"})
-    assert "schema version 9, this paceline reads 5" in sentence(path)
+    assert "schema version 9, this paceline reads 6" in sentence(path)
 
 
 def test_an_ensemble_clamps_and_normalises_as_it_says() -> None:
