@@ -6,6 +6,7 @@ whose channels came last, each sample by itself, or rows that another layer tran
 
 from __future__ import annotations
 
+import math
 import random
 
 import torch
@@ -20,7 +21,7 @@ _MOST_NUMEL = 1 << 27
 
 
 def usual_softmax(rng: random.Random) -> None:
-    """Of two to five dimensions, along any of them; and the sum of exponents."""
+    """Of three to five dimensions, along any but the first; and the sum of exponents."""
     style = rng.randrange(5)
     if style < 2:  # scores of attention: all pairs, in windows, of rows and columns of a table
         length = rng.choice(_LENGTHS)
@@ -74,8 +75,5 @@ def _width(rng: random.Random) -> int:
 
 
 def _batch_of(rng: random.Random, shape: list[int]) -> Tensor:
-    numel = 1
-    for size in shape:
-        numel *= size
-    batch = max(1, min(random_size(rng, 2, 8192), _MOST_NUMEL // numel))
+    batch = max(1, min(random_size(rng, 2, 8192), _MOST_NUMEL // math.prod(shape)))
     return lowered(rng, torch.empty(batch, *shape)).requires_grad_()
